@@ -1,0 +1,219 @@
+"""The torch.compile backend and the Inductor partitioner hook: thin.
+
+In: what dynamo and Inductor hand over. Out: what they expect back, and a plan noted for `plans()`. Never plans itself.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import hashlib
+import logging
+import warnings
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from contextvars import ContextVar
+from typing import Any
+
+import torch
+from torch import fx
+
+from . import torch_compat
+from .device import make_settings
+from .errors import RematError
+from .graph.capture import capture_joint
+from .options import Options, cache_dir, parse_options
+from .pipeline import Settings, needs_plan, plan_and_split
+from .plan import Plan
+from .store import PlanStore
+
+logger = logging.getLogger(__name__)
+
+Halves = tuple[fx.GraphModule, fx.GraphModule]
+
+# Plans made while one dynamo graph is being compiled, for whoever asked for the compilation.
+_NOTED: ContextVar[list[Plan] | None] = ContextVar("rematpass_noted", default=None)
+_PLANS = "_rematpass_plans"
+
+
+class Partitioner(torch_compat.CustomPartitionerFn):  # type: ignore[misc]
+    """Splits joint graphs for Inductor. Holds settings only: Inductor pickles it into its cache key."""
+
+    def __init__(self, settings: Settings, on_error: str = "raise") -> None:
+        self._settings = settings
+        self._on_error = on_error
+
+    def __call__(
+        self,
+        gm: fx.GraphModule,
+        joint_inputs: Sequence[object],
+        *,
+        num_fwd_outputs: int,
+        static_lifetime_input_indices: list[int] | None = None,
+        **_: object,
+    ) -> Halves:
+        """Inductor's hook: (joint graph, its inputs) -> (forward, backward)."""
+        with _errors_pass():
+            return self._split(gm, joint_inputs, num_fwd_outputs, static_lifetime_input_indices)
+
+    def _split(
+        self, gm: fx.GraphModule, joint_inputs: Sequence[object], num_fwd_outputs: int, static: list[int] | None
+    ) -> Halves:
+        joint = capture_joint(gm, num_fwd_outputs, static)
+        if needs_plan(joint):
+            try:
+                planned = plan_and_split(joint, self._settings, f"graph {len(_noted())}")
+            except RematError as error:
+                if self._on_error != "fallback":
+                    raise
+                warnings.warn(f"rematpass: {error}\nFalling back to torch's own partition.", stacklevel=2)
+            else:
+                _noted().append(planned.plan)
+                return planned.forward, planned.backward
+        return torch_compat.plain_partition(
+            gm, joint_inputs, num_fwd_outputs=num_fwd_outputs, static_indices=static
+        )
+
+    def plan_only(
+        self,
+        gm: fx.GraphModule,
+        *,
+        num_fwd_outputs: int,
+        static_lifetime_input_indices: list[int] | None = None,
+        **_: object,
+    ) -> Plan:
+        """The plan the hook would follow."""
+        with _errors_pass():
+            joint = capture_joint(gm, num_fwd_outputs, static_lifetime_input_indices)
+            if not needs_plan(joint):
+                raise RematError("nothing to plan: no parameter or input of the model needs a gradient")
+            return plan_and_split(joint, self._settings, "graph 0").plan
+
+    def uuid(self) -> str:
+        """Inductor's cache key for us: equal settings and code, equal partition."""
+        return f"rematpass-{self._settings.fingerprint}-{self._on_error}"
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, Partitioner) and self.uuid() == other.uuid()
+
+    def __hash__(self) -> int:
+        return hash(self.uuid())
+
+
+@contextmanager
+def _errors_pass() -> Iterator[None]:
+    """Let our errors reach the user as they are, not wrapped in the compiler's."""
+    try:
+        yield
+    except RematError as error:
+        raise torch_compat.as_compile_error(error) from None
+
+
+def _noted() -> list[Plan]:
+    """Where plans made now are noted: the compilation in progress, or the torch.compile object itself."""
+    noted = _NOTED.get()
+    if noted is not None:
+        return noted
+    return _plans_of(torch_compat.current_compile_wrapper())
+
+
+def _plans_of(wrapper: object | None) -> list[Plan]:
+    if wrapper is None:
+        return []
+    if not hasattr(wrapper, _PLANS):
+        setattr(wrapper, _PLANS, [])
+    found: list[Plan] = getattr(wrapper, _PLANS)
+    return found
+
+
+def rematpass(
+    gm: fx.GraphModule,
+    example_inputs: Sequence[Any],
+    *,
+    options: Mapping[str, object] | None = None,
+    mode: str | None = None,
+    **_: object,
+) -> Callable[..., Any]:
+    """The backend behind `torch.compile(model, backend="rematpass", options={...})`.
+
+    Args:
+        gm: the graph dynamo captured.
+        example_inputs: its inputs.
+        options: ours (see `rematpass.options.Options`) and Inductor's.
+        mode: a torch.compile mode; torch.compile refuses it together with options, so it may stand in them.
+
+    Raises:
+        OptionError: an option or value that does not exist.
+        BudgetTooSmall: no plan fits.
+    """
+    with _errors_pass():
+        parsed = parse_options(options, mode=mode, inductor_keys=torch_compat.inductor_keys())
+        settings = make_settings(parsed, device_type(example_inputs))
+    patches = compile_patches(parsed, Partitioner(settings, parsed.on_error))
+    wrapper = torch_compat.current_compile_wrapper()
+    compiled, made = _compile_noted(gm, example_inputs, patches, _graph_key(gm, example_inputs, settings))
+    plans = _plans_of(wrapper)
+    plans += [_numbered(plan, len(plans) + i) for i, plan in enumerate(made)]
+    return compiled
+
+
+def compile_patches(options: Options, partitioner: Partitioner) -> dict[str, Any]:
+    """Inductor options for a step of ours: mode, the user's own, then the hook."""
+    return {
+        **torch_compat.mode_patches(options.mode),
+        **options.inductor_patches(),
+        "custom_partitioner_fn": partitioner,
+    }
+
+
+def _compile_noted(
+    gm: fx.GraphModule, inputs: Sequence[Any], patches: dict[str, Any], key: str
+) -> tuple[Callable[..., Any], list[Plan]]:
+    """Compile and say which plans it follows, also when Inductor's cache spared the planning."""
+    store = PlanStore(cache_dir())
+    stored = store.load(key)
+    noted: list[Plan] = []
+    token = _NOTED.set(noted)
+    try:
+        compiled = torch_compat.compile_fx(gm, inputs, patches)
+        if not noted and stored is None and _may_hit(inputs):
+            # Inductor knew the step but nobody kept its plan: compile once more, planning this time.
+            with torch_compat.compile_uncached():
+                compiled = torch_compat.compile_fx(gm, inputs, patches)
+    finally:
+        _NOTED.reset(token)
+    if noted or stored is None:
+        store.save(key, noted)
+        return compiled, noted
+    logger.info("rematpass: compiled step from the cache, plan from %s", key[:16])
+    return compiled, list(stored)
+
+
+def _may_hit(inputs: Sequence[Any]) -> bool:
+    """Whether a cached step could be found for which no plan is stored (only training graphs have plans)."""
+    return torch.is_grad_enabled() and any(isinstance(i, torch.Tensor) and i.requires_grad for i in inputs)
+
+
+def _graph_key(gm: fx.GraphModule, inputs: Sequence[Any], settings: Settings) -> str:
+    """Under what name the plans of a dynamo graph are stored: the graph, its inputs and the settings."""
+    digest = hashlib.sha256(settings.fingerprint.encode())
+    digest.update(str(gm.graph).encode())
+    for value in inputs:
+        is_tensor = isinstance(value, torch.Tensor)
+        facts = (value.shape, value.stride(), value.dtype, value.device, value.requires_grad) if is_tensor else value
+        digest.update(repr(facts).encode())
+    return digest.hexdigest()
+
+
+def _numbered(plan: Plan, number: int) -> Plan:
+    return dataclasses.replace(plan, graph_name=f"graph {number}")
+
+
+def device_type(inputs: Sequence[Any]) -> str:
+    """ "cuda" when any input lives there, else "cpu"."""
+    types = {i.device.type for i in inputs if isinstance(i, torch.Tensor)}
+    return "cuda" if "cuda" in types else "cpu"
+
+
+def plans_of(compiled: object) -> list[Plan]:
+    """The plans noted for a compiled module or function, in the order the graphs were compiled."""
+    return list(_plans_of(torch_compat.compile_wrapper_of(compiled)))

@@ -1,0 +1,1 @@
+"""One independent check per arrow, and the measurement of real peaks."""

@@ -1,0 +1,64 @@
+"""Is this decision a correct program? Checked before anything is emitted, in linear time.
+
+In: a `Program` and a `Decision`. Out: nothing, or `SplitError` naming the value. Shares no code with what made the decision.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from ..errors import SplitError
+from ..solve.program import Decision, Kind, Program
+
+
+def check_schedule(program: Program, decision: Decision, names: Sequence[str]) -> None:
+    """Every read finds its value, every op runs as often as it must, nothing forbidden runs twice.
+
+    Raises:
+        SplitError: with the name of the first value that breaks a rule.
+    """
+    given = {v for v, kind in enumerate(program.kind) if kind in (Kind.INPUT, Kind.SYMBOL)}
+    made = _run_forward(program, decision, names, given)
+    kept = set(decision.kept)
+    missing = sorted(v for v in kept if v not in made)
+    if missing:
+        raise SplitError(f"{names[missing[0]]} is kept but the forward does not compute it")
+    forbidden = sorted(v for v in kept if not program.may_keep[v] and program.may_recompute[v])
+    if any(program.kind[v] is not Kind.VIEW for v in forbidden):
+        raise SplitError(f"{names[forbidden[0]]} is kept but must not be")
+    _run_backward(program, decision, names, given | kept, made)
+
+
+def _run_forward(program: Program, decision: Decision, names: Sequence[str], given: set[int]) -> set[int]:
+    made = set(given)
+    for v in decision.schedule.forward:
+        for u in program.inputs[v]:
+            if u not in made:
+                raise SplitError(f"the forward computes {names[v]} before {names[u]}")
+        made.add(v)
+    lost = [v for v in program.forward_outputs if v not in made]
+    if lost:
+        raise SplitError(f"the forward does not compute its output {names[lost[0]]}")
+    return made
+
+
+def _run_backward(
+    program: Program, decision: Decision, names: Sequence[str], given: set[int], in_forward: set[int]
+) -> None:
+    made = set(given)
+    count: dict[int, int] = {}
+    for v in decision.schedule.backward:
+        count[v] = count.get(v, 0) + 1
+        if not program.is_backward[v] and not program.may_recompute[v] and v in in_forward:
+            raise SplitError(f"{names[v]} is recomputed but must not be")
+        for u in program.inputs[v]:
+            if u not in made:
+                raise SplitError(f"the backward computes {names[v]}, but {names[u]} is neither kept nor computed")
+        made.add(v)
+    for v, is_backward in enumerate(program.is_backward):
+        runs = count.get(v, 0)
+        if is_backward and v not in given and runs != 1:
+            raise SplitError(f"{names[v]} belongs to the backward and runs {runs} times")
+    lost = [v for v in program.backward_outputs if v not in made]
+    if lost:
+        raise SplitError(f"the backward does not compute its output {names[lost[0]]}")

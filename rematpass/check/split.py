@@ -1,0 +1,34 @@
+"""Do the two halves compose? Checked where the split is made.
+
+In: forward and backward graphs. Out: nothing, or `SplitError`. Shares no code with what wrote them.
+"""
+
+from __future__ import annotations
+
+from torch import fx
+
+from ..errors import SplitError
+from ..torch_compat import leaves
+
+
+def check_split(forward: fx.GraphModule, backward: fx.GraphModule, num_fwd_outputs: int) -> None:
+    """What the backward takes is what the forward saves, then tangents.
+
+    Raises:
+        SplitError: a saved value nobody takes, or an input nobody saves.
+    """
+    output = next(n for n in forward.graph.nodes if n.op == "output")
+    saved = [n.name for n in leaves(output.args)[num_fwd_outputs:] if isinstance(n, fx.Node)]
+    taken = [str(n.target) for n in backward.graph.nodes if n.op == "placeholder"]
+    if len(taken) < len(saved):
+        raise SplitError(f"the forward saves {len(saved)} values, the backward takes only {len(taken)}")
+    if sorted(taken[: len(saved)]) != sorted(saved):
+        odd = sorted(set(saved) ^ set(taken[: len(saved)]))
+        raise SplitError(f"forward and backward disagree on what is saved: {', '.join(odd[:5])}")
+    strangers = [name for name in taken[len(saved) :] if not _is_runtime_input(name)]
+    if strangers:
+        raise SplitError(f"the backward takes {strangers[0]}, which nobody saves")
+
+
+def _is_runtime_input(name: str) -> bool:
+    return any(mark in name for mark in ("tangents", "bwd_seed", "bwd_base_offset", "bwd_rng_state"))

@@ -1,0 +1,1 @@
+"""numbers -> seconds and bytes: device models and prices."""

@@ -1,0 +1,76 @@
+"""The device that is here: its prices, its memory, and the budget that follows.
+
+In: options and a device type. Out: `Settings`. The only place that asks the hardware.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from functools import cache
+from pathlib import Path
+
+import torch
+
+from . import torch_compat
+from .check.measure import device_memory
+from .cost.cpu_probe import cpu_model
+from .cost.device_model import DECLARED, DeviceModel, find_device
+from .options import Options, cache_dir, resolve_budget
+from .pipeline import Settings
+
+# Marketing names as CUDA reports them, in the order they are looked for.
+_NAMES = (
+    ("H200", "h200-sxm"),
+    ("H100", "h100-sxm"),
+    ("A100", "a100-sxm"),
+    ("B200", "b200"),
+    ("L4", "l4"),
+    ("4090", "rtx-4090"),
+    ("5090", "rtx-5090"),
+    ("MI300X", "mi300x"),
+)
+# A device nobody declared is priced as this one: plans stay right, only the ranking of prices may be off.
+_STAND_IN = "a100-sxm"
+
+
+@cache
+def present_device(device_type: str) -> DeviceModel:
+    """The model of the device of this type in this machine; the CPU is measured once and remembered."""
+    if device_type != "cuda" or not torch.cuda.is_available():
+        return cpu_model(cache_dir())
+    name = torch.cuda.get_device_name()
+    known = next((model for mark, model in _NAMES if mark in name and model in DECLARED), _STAND_IN)
+    return find_device(known)
+
+
+def make_settings(options: Options, device_type: str, *, is_fusing: bool = True, device: str | None = None) -> Settings:
+    """Resolve options for the device that is here, or for the declared `device`."""
+    if device is not None:
+        model = find_device(device)
+        total, free = model.memory_bytes, model.memory_bytes
+    else:
+        model = present_device(device_type)
+        memory = device_memory(torch.device(device_type))
+        total, free = memory.total_bytes, memory.free_bytes
+    budget = resolve_budget(options.memory_budget, total_bytes=total, free_bytes=free, reserve=options.reserve)
+    is_above = options.memory_budget.kind == "auto" and device is None
+    parts = (options.fingerprint(), str(budget), str(is_above), model.to_json(), str(is_fusing), _code_fingerprint())
+    return Settings(
+        budget_bytes=budget,
+        is_budget_above_inputs=is_above,
+        device=model,
+        is_fusing=is_fusing,
+        on_infeasible=options.on_infeasible,
+        save=options.save,
+        recompute=options.recompute,
+        fingerprint=hashlib.sha256("\n".join(parts).encode()).hexdigest(),
+    )
+
+
+@cache
+def _code_fingerprint() -> str:
+    """Hash of our sources and of torch's version: a change in either makes old compiled steps stale."""
+    digest = hashlib.sha256(torch_compat.torch_version().encode())
+    for path in sorted(Path(__file__).parent.rglob("*.py")):
+        digest.update(path.read_bytes())
+    return digest.hexdigest()

@@ -1,0 +1,1 @@
+"""decision -> two FX graphs. The only writer of FX."""

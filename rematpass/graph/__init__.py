@@ -1,0 +1,1 @@
+"""torch graph -> numbers: capture, op traits, facts, constraints, stages."""

@@ -1,0 +1,82 @@
+"""Put facts, constraints and prices together into the solver's `Program`.
+
+In: a `JointProgram`, its `Facts` and `Constraints`, and a price list. Out: `ValueWork` per value, then `Program`. Never decides.
+"""
+
+from __future__ import annotations
+
+from ..cost.values import Prices, ValueWork
+from ..solve.program import Kind, Program
+from .capture import JointProgram
+from .constraints import Constraints
+from .facts import Facts
+
+_FREE = (Kind.INPUT, Kind.SYMBOL, Kind.VIEW, Kind.PART)
+
+
+def describe_work(joint: JointProgram, facts: Facts, *, is_fusing: bool) -> tuple[ValueWork, ...]:
+    """What computing each value takes, were it computed with the readers it has in the joint graph."""
+    stored = {side: _stored_for(joint, facts, side) if is_fusing else None for side in (False, True)}
+    work = []
+    for i, value in enumerate(facts.values):
+        reads = dict.fromkeys(facts.values[u].root for u in value.inputs)
+        here = stored[joint.is_backward[i]]
+        work.append(
+            ValueWork(
+                flops=value.flops,
+                dtype=value.dtype,
+                size_bytes=value.view_bytes,
+                stored_reads_bytes=sum(facts.values[u].view_bytes for u in reads if here is None or here[u]),
+                is_stored_forward=_lookup(stored[False], i),
+                is_stored_backward=_lookup(stored[True], i),
+                is_free=value.kind in _FREE,
+            )
+        )
+    return tuple(work)
+
+
+def _lookup(stored: list[bool] | None, i: int) -> bool:
+    return True if stored is None else stored[i]
+
+
+def _stored_for(joint: JointProgram, facts: Facts, is_backward: bool) -> list[bool]:
+    """Which values reach memory on one side, seen from the readers they have there."""
+    readers = [0] * len(facts.values)
+    stored = [v.kind is not Kind.POINTWISE for v in facts.values]
+    for i, value in enumerate(facts.values):
+        if value.kind is Kind.VIEW or joint.is_backward[i] != is_backward:
+            continue
+        for u in dict.fromkeys(facts.values[u].root for u in value.inputs):
+            readers[u] += 1
+            stored[u] = stored[u] or value.kind in (Kind.EXTERN, Kind.PART)
+    returned = joint.backward_outputs if is_backward else joint.forward_outputs
+    for o in returned:
+        if o is not None:
+            stored[facts.values[o].root] = True
+    return [s or (facts.values[i].is_heavy and readers[i] > 1) for i, s in enumerate(stored)]
+
+
+def build_program(
+    joint: JointProgram, facts: Facts, constraints: Constraints, prices: Prices, *, is_fusing: bool
+) -> Program:
+    """The solver's view of the joint graph; value ids are positions in `joint.nodes`."""
+    values = facts.values
+    tangents = [joint.is_backward[i] and v.kind is Kind.INPUT for i, v in enumerate(values)]
+    sizes = [v.size_bytes if v.kind is not Kind.INPUT or tangents[i] else 0 for i, v in enumerate(values)]
+    return Program(
+        kind=tuple(v.kind for v in values),
+        inputs=tuple(v.inputs for v in values),
+        root=tuple(v.root for v in values),
+        size_bytes=tuple(sizes),
+        duration_ns=tuple(prices.again_ns),
+        workspace_bytes=(0,) * len(values),
+        is_backward=joint.is_backward,
+        in_forward=joint.in_forward,
+        may_recompute=tuple(r is None for r in constraints.no_recompute),
+        may_keep=tuple(r is None for r in constraints.no_keep),
+        is_heavy=tuple(v.is_heavy for v in values),
+        forward_outputs=tuple(o for o in joint.forward_outputs if o is not None),
+        backward_outputs=tuple(o for o in joint.backward_outputs if o is not None),
+        static_bytes=facts.static_bytes,
+        is_fusing=is_fusing,
+    )

@@ -1,0 +1,111 @@
+"""Take the joint graph apart into sides.
+
+In: the joint GraphModule that AOTAutograd made, after Inductor's joint passes. Out: `JointProgram`, its nodes in order
+with the side each belongs to. Never prices, never decides; its one CSE is the last on the whole road.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from torch import fx
+
+from .. import torch_compat
+
+
+@dataclass(frozen=True)
+class JointProgram:
+    """A joint graph in order.
+
+    Attributes:
+        gm: the module; its graph has had dead code and common subexpressions removed.
+        nodes: all nodes but the output, in order; a `ValueId` is an index into it.
+        forward_outputs, backward_outputs: value ids, None where the graph returns no tensor.
+        is_backward: depends on a tangent, or is tagged as backward only.
+        in_forward: an ancestor of a forward output (the forward runs it whatever the plan).
+        static_inputs: value ids of parameters and buffers that live outside the step.
+        mutated_inputs: value ids of inputs that the step writes to.
+    """
+
+    gm: fx.GraphModule
+    nodes: tuple[fx.Node, ...]
+    forward_outputs: tuple[int | None, ...]
+    backward_outputs: tuple[int | None, ...]
+    is_backward: tuple[bool, ...]
+    in_forward: tuple[bool, ...]
+    static_inputs: tuple[int, ...]
+    mutated_inputs: tuple[int, ...]
+
+    @property
+    def num_fwd_outputs(self) -> int:
+        """How many of the joint outputs belong to the forward."""
+        return len(self.forward_outputs)
+
+
+def capture_joint(gm: fx.GraphModule, num_fwd_outputs: int, static_indices: list[int] | None) -> JointProgram:
+    """Clean the joint graph and tell forward from backward.
+
+    Args:
+        gm: joint module; placeholders named primals* and tangents*; its graph is replaced by the cleaned one.
+        num_fwd_outputs: how many of the outputs the forward returns.
+        static_indices: positions among the primals of parameters and buffers.
+    """
+    torch_compat.common_subexpressions(gm)
+    nodes = tuple(n for n in gm.graph.nodes if n.op != "output")
+    ids = {node: i for i, node in enumerate(nodes)}
+    output = next(n for n in gm.graph.nodes if n.op == "output")
+    outputs = tuple(
+        ids[leaf] if isinstance(leaf, fx.Node) else None for leaf in torch_compat.leaves(output.args)
+    )
+    primals = [i for i, n in enumerate(nodes) if n.op == "placeholder" and not _is_backward_input(n)]
+    forward_outputs = outputs[:num_fwd_outputs]
+    return JointProgram(
+        gm=gm,
+        nodes=nodes,
+        forward_outputs=forward_outputs,
+        backward_outputs=outputs[num_fwd_outputs:],
+        is_backward=_backward_side(nodes, ids),
+        in_forward=_forward_side(nodes, ids, forward_outputs),
+        static_inputs=tuple(primals[i] for i in static_indices or [] if i < len(primals)),
+        mutated_inputs=_mutated(gm, nodes, ids, primals),
+    )
+
+
+def _is_backward_input(node: fx.Node) -> bool:
+    name = str(node.target)
+    return any(mark in name for mark in ("tangents", "bwd_seed", "bwd_base_offset", "bwd_rng_state"))
+
+
+def _backward_side(nodes: tuple[fx.Node, ...], ids: dict[fx.Node, int]) -> tuple[bool, ...]:
+    side = [False] * len(nodes)
+    for i, node in enumerate(nodes):
+        if node.op == "placeholder":
+            side[i] = _is_backward_input(node)
+        else:
+            side[i] = torch_compat.is_must_be_in_backward(node) or any(side[ids[u]] for u in node.all_input_nodes)
+    return tuple(side)
+
+
+def _forward_side(
+    nodes: tuple[fx.Node, ...], ids: dict[fx.Node, int], outputs: tuple[int | None, ...]
+) -> tuple[bool, ...]:
+    needed = [False] * len(nodes)
+    for i in outputs:
+        if i is not None:
+            needed[i] = True
+    for i in range(len(nodes) - 1, -1, -1):
+        needed[i] = needed[i] or (nodes[i].is_impure() and nodes[i].op not in ("placeholder",))
+        if needed[i]:
+            for u in nodes[i].all_input_nodes:
+                needed[ids[u]] = True
+    return tuple(needed)
+
+
+def _mutated(
+    gm: fx.GraphModule, nodes: tuple[fx.Node, ...], ids: dict[fx.Node, int], primals: list[int]
+) -> tuple[int, ...]:
+    found = {primals[p] for p in torch_compat.mutated_input_positions(gm) if p < len(primals)}
+    for node in nodes:
+        if str(node.target) == "aten.copy_.default" and isinstance(node.args[0], fx.Node):
+            found.add(ids[node.args[0]])
+    return tuple(sorted(i for i in found if nodes[i].op == "placeholder"))

@@ -1,0 +1,145 @@
+"""Facts about every value: bytes, storage, shape, side, and where the user wrote it.
+
+In: a `JointProgram`. Out: `Facts`, plain records without torch objects. Never prices, never decides.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+
+import torch
+from torch import fx
+
+from ..solve.program import Kind
+from .capture import JointProgram
+from .flops import concrete, count_flops
+from .op_traits import base_name, is_heavy, kind_of
+
+# CUDA's caching allocator hands out multiples of 512 bytes (c10/cuda/CUDACachingAllocator.cpp, kMinBlockSize).
+CUDA_BLOCK_BYTES = 512
+
+
+@dataclass(frozen=True, slots=True)
+class ValueFacts:
+    """One value. `size_bytes` is its whole storage when it owns one, else 0; `view_bytes` what it shows of it."""
+
+    name: str
+    op: str
+    kind: Kind
+    inputs: tuple[int, ...]
+    root: int
+    size_bytes: int
+    view_bytes: int
+    shape: tuple[int, ...]
+    dtype: str
+    flops: int
+    is_heavy: bool
+    module: str
+    source: str
+
+
+@dataclass(frozen=True)
+class Facts:
+    """All values of a joint graph in order, and the bytes of the forward's inputs (distinct storages)."""
+
+    values: tuple[ValueFacts, ...]
+    static_bytes: int
+    device_type: str
+
+
+def collect_facts(joint: JointProgram) -> Facts:
+    """One `ValueFacts` per node of the joint graph, in order."""
+    ids = {node: i for i, node in enumerate(joint.nodes)}
+    device_type = _device_type(joint.nodes)
+    block = CUDA_BLOCK_BYTES if device_type == "cuda" else 1
+    values: list[ValueFacts] = []
+    for i, node in enumerate(joint.nodes):
+        inputs = tuple(dict.fromkeys(ids[u] for u in node.all_input_nodes))
+        kind = kind_of(node)
+        root = values[inputs[0]].root if kind is Kind.VIEW and inputs else i
+        values.append(_describe(node, kind, inputs, root, i == root, block))
+    return Facts(tuple(values), _static_bytes(joint, block), device_type)
+
+
+def _describe(
+    node: fx.Node, kind: Kind, inputs: tuple[int, ...], root: int, is_owner: bool, block: int
+) -> ValueFacts:
+    value = node.meta.get("val")
+    is_tensor = isinstance(value, torch.Tensor)
+    size = _round_up(storage_bytes(value), block) if is_tensor else 0
+    return ValueFacts(
+        name=node.name,
+        op=base_name(node.target) if node.op == "call_function" else node.op,
+        kind=kind,
+        inputs=inputs,
+        root=root,
+        size_bytes=size if is_owner else 0,
+        view_bytes=size,
+        shape=tuple(concrete(s) for s in value.shape) if is_tensor else (),
+        dtype=str(value.dtype).removeprefix("torch.") if is_tensor else "",
+        flops=count_flops(node) if node.op == "call_function" else 0,
+        is_heavy=is_heavy(node),
+        module=module_path(node),
+        source=source_line(node),
+    )
+
+
+def storage_bytes(value: torch.Tensor) -> int:
+    """Bytes a tensor of this shape and stride occupies: the span of its elements, not their number."""
+    if value.layout is not torch.strided:
+        return sum(concrete(s) for s in value.shape) * value.element_size()
+    span = 1
+    for size, stride in zip(value.shape, value.stride(), strict=True):
+        if concrete(size) == 0:
+            return 0
+        span += (concrete(size) - 1) * concrete(stride)
+    return span * value.element_size()
+
+
+def _round_up(size: int, block: int) -> int:
+    return -(-size // block) * block
+
+
+def _device_type(nodes: tuple[fx.Node, ...]) -> str:
+    tensors = (n.meta.get("val") for n in nodes if n.op == "placeholder")
+    kinds = {v.device.type for v in tensors if isinstance(v, torch.Tensor)}
+    return next((k for k in ("cuda", "xpu", "mps") if k in kinds), "cpu")
+
+
+def _static_bytes(joint: JointProgram, block: int) -> int:
+    seen: dict[int, int] = {}
+    for i, node in enumerate(joint.nodes):
+        value = node.meta.get("val")
+        if node.op == "placeholder" and not joint.is_backward[i] and isinstance(value, torch.Tensor):
+            seen[i] = _round_up(storage_bytes(value), block)
+    return sum(seen.values())
+
+
+_INDEX = re.compile(r"\['?([^\]']+)'?\]")
+
+
+def module_path(node: fx.Node) -> str:
+    """Path of the innermost module that ran the op, as in `model.named_modules()`; "" for the root or none."""
+    stack = node.meta.get("nn_module_stack") or node.meta.get("fwd_nn_module_stack")
+    if not stack:
+        return ""
+    path = str(next(reversed(stack.values()))[0])
+    path = path.removeprefix("L['self']").removeprefix("L['fn']").removeprefix("L['model']")
+    path = _INDEX.sub(r".\1", path).replace("._modules.", ".").replace("._modules", "")
+    return path.strip(".")
+
+
+_FRAME = re.compile(r'File "([^"]+)", line (\d+), in (\S+)\n\s*(.*)')
+
+
+def source_line(node: fx.Node) -> str:
+    """`file.py:12 x = f(x)` of the innermost frame of the user's code, "" when unknown."""
+    trace = node.meta.get("stack_trace")
+    if not trace:
+        return ""
+    frames = _FRAME.findall(trace)
+    if not frames:
+        return ""
+    file, line, _, code = frames[-1]
+    return f"{file.rsplit('/', 1)[-1]}:{line} {code.strip()}"

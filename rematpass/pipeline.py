@@ -1,0 +1,126 @@
+"""The steps from a joint graph to two halves and a plan, in order.
+
+In: the joint graph as AOTAutograd hands it over, and settings. Out: forward, backward, `Plan`. Each step's work is done elsewhere.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import logging
+import time
+import warnings
+from dataclasses import dataclass
+
+from torch import fx
+
+from . import torch_compat
+from .check.schedule import check_schedule
+from .check.split import check_split
+from .cost.device_model import DeviceModel
+from .cost.values import price_values
+from .emit.split import split_program
+from .errors import BudgetTooSmall
+from .graph.assemble import build_program, describe_work
+from .graph.capture import JointProgram
+from .graph.constraints import collect_constraints
+from .graph.facts import Facts, collect_facts
+from .plan import Plan
+from .record import Inputs, Request, record_alive, record_plan
+from .report.table import format_line
+from .solve.search import Frontier, sweep_frontier
+
+logger = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True)
+class Settings:
+    """What the steps need to know, resolved once.
+
+    Attributes:
+        budget_bytes: the budget, None for no limit.
+        is_budget_above_inputs: the budget counts what may come on top of the graph's own inputs ("auto").
+        device: prices.
+        is_fusing: the halves go to a compiler that fuses.
+        on_infeasible: "error" or "warn".
+        save, recompute: the user's globs.
+        fingerprint: of everything above and of the code.
+    """
+
+    budget_bytes: int | None
+    is_budget_above_inputs: bool
+    device: DeviceModel
+    is_fusing: bool
+    on_infeasible: str
+    save: tuple[str, ...]
+    recompute: tuple[str, ...]
+    fingerprint: str
+
+
+@dataclass(frozen=True)
+class Planned:
+    """The outcome: both halves and the plan they follow."""
+
+    forward: fx.GraphModule
+    backward: fx.GraphModule
+    plan: Plan
+
+
+def needs_plan(joint: JointProgram) -> bool:
+    """Whether there is a backward to plan for."""
+    return any(o is not None and joint.is_backward[o] for o in joint.backward_outputs)
+
+
+def plan_and_split(joint: JointProgram, settings: Settings, graph_name: str) -> Planned:
+    """All steps. Raises BudgetTooSmall before anything is emitted."""
+    start = time.perf_counter()
+    inputs = collect_inputs(joint, settings)  # what is there, what it costs, what is forbidden
+    frontier = sweep_frontier(inputs.program)  # every plan worth having, for any budget
+    request = _request(joint, inputs.facts, settings, graph_name)
+    place = choose_place(frontier, inputs, request, settings)
+    plan = record_plan(request, inputs, frontier, place, time.perf_counter() - start)
+    names = [value.name for value in inputs.facts.values]
+    decision = frontier.points[place].decision
+    check_schedule(inputs.program, decision, names)  # before a single node is written
+    forward, backward = split_program(joint, inputs.program, decision)
+    check_split(forward, backward, joint.num_fwd_outputs)
+    logger.info("%s", format_line(plan))
+    return Planned(forward, backward, plan)
+
+
+def collect_inputs(joint: JointProgram, settings: Settings) -> Inputs:
+    """Facts, constraints, prices and the solver's program of a joint graph."""
+    facts = collect_facts(joint)
+    constraints = collect_constraints(joint, facts, settings.save, settings.recompute)
+    work = describe_work(joint, facts, is_fusing=settings.is_fusing)
+    prices = price_values(work, settings.device)
+    program = build_program(joint, facts, constraints, prices, is_fusing=settings.is_fusing)
+    return Inputs(facts, constraints, prices, program)
+
+
+def _request(joint: JointProgram, facts: Facts, settings: Settings, graph_name: str) -> Request:
+    budget = settings.budget_bytes
+    if budget is not None and settings.is_budget_above_inputs:
+        budget += facts.static_bytes
+    graph = hashlib.sha256()
+    for value in facts.values:
+        graph.update(repr((value.name, value.op, value.inputs, value.shape, value.dtype)).encode())
+    graph.update(settings.fingerprint.encode())
+    return Request(graph_name, graph.hexdigest(), settings.device.name, torch_compat.torch_version(), budget)
+
+
+def choose_place(frontier: Frontier, inputs: Inputs, request: Request, settings: Settings) -> int:
+    """Where on the frontier the budget lands.
+
+    Raises:
+        BudgetTooSmall: nothing fits and `on_infeasible` is "error".
+    """
+    place = frontier.choose(request.budget_bytes)
+    if place is not None:
+        return place
+    smallest = frontier.points[-1]
+    assert request.budget_bytes is not None
+    error = BudgetTooSmall(request.budget_bytes, smallest.peak_bytes, record_alive(inputs, smallest))
+    if settings.on_infeasible == "error":
+        raise error
+    warnings.warn(f"{error}\nGoing on with the smallest peak.", stacklevel=2)
+    return len(frontier.points) - 1

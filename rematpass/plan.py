@@ -1,0 +1,188 @@
+"""The plan: what is kept and recomputed, why, and what it costs.
+
+In: numbers and names made by the pipeline. Out: frozen records, and JSON in both directions.
+Never imports torch; never decides anything.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+from dataclasses import asdict, dataclass, field
+from enum import StrEnum
+from typing import Any
+
+PLAN_SCHEMA = 1
+
+
+class Decision(StrEnum):
+    """What happens to one forward value.
+
+    KEEP: saved from the forward for the backward. RECOMPUTE: computed again in the backward. FREE: not needed by the
+    backward, or fused away.
+    """
+
+    KEEP = "keep"
+    RECOMPUTE = "recompute"
+    FREE = "free"
+
+
+@dataclass(frozen=True, slots=True)
+class ValueRecord:
+    """One forward value: `bytes` of its storage, what was decided and why, and where the user wrote it."""
+
+    name: str
+    bytes: int
+    shape: tuple[int | str, ...]
+    dtype: str
+    decision: Decision
+    because: str
+    op: str
+    module: str
+    source: str
+
+
+@dataclass(frozen=True, slots=True)
+class TimelinePoint:
+    """Bytes live while one op runs. `phase` is "forward" or "backward"; graph inputs are included."""
+
+    phase: str
+    op: str
+    live_bytes: int
+
+
+@dataclass(frozen=True, slots=True)
+class AliveRecord:
+    """A tensor alive at the peak. `role`: "input", "kept", "recomputed", "gradient" or "temporary"."""
+
+    name: str
+    bytes: int
+    role: str
+    module: str
+    source: str
+
+
+@dataclass(frozen=True, slots=True)
+class Neighbour:
+    """The next plan of the frontier: its peak in bytes and its extra time in seconds."""
+
+    peak_bytes: int
+    recompute_seconds: float
+
+
+@dataclass(frozen=True)
+class Plan:
+    """One graph's plan. Sizes in bytes, times in seconds as priced by the cost model.
+
+    Attributes:
+        graph_name: which graph of the compiled model ("graph 0", ...).
+        fingerprint: hash of the joint graph and of everything that decided the plan.
+        budget_bytes: what was asked, None for no limit.
+        peak_bytes: highest bytes live in forward or backward: inputs, kept, recomputed, gradients, temporaries.
+        fastest_peak_bytes: the peak of the plan with no limit.
+        smallest_peak_bytes: the lowest peak any plan found reaches.
+        static_bytes: the graph's own inputs (parameters, buffers, batch), part of every peak.
+        gradient_bytes: the gradients the backward returns, live at its end.
+        recompute_seconds: extra time of this plan.
+        step_seconds: time of forward and backward without recomputation.
+        bound_seconds: no plan at this budget has less extra time than this.
+        values: one record per forward value that the backward could use.
+        timeline: live bytes per executed op, forward then backward.
+        peak_position: index into `timeline`.
+        alive_at_peak: the tensors alive there, largest first.
+        cheaper, smaller: the neighbours on the frontier, None at its ends.
+        notes: sentences for the reader, e.g. why memory does not fall.
+        plan_seconds: how long planning took; not part of the plan's identity.
+    """
+
+    graph_name: str
+    fingerprint: str
+    device: str
+    torch_version: str
+    budget_bytes: int | None
+    peak_bytes: int
+    fastest_peak_bytes: int
+    smallest_peak_bytes: int
+    static_bytes: int
+    gradient_bytes: int
+    recompute_seconds: float
+    step_seconds: float
+    bound_seconds: float
+    values: tuple[ValueRecord, ...]
+    timeline: tuple[TimelinePoint, ...]
+    peak_position: int
+    alive_at_peak: tuple[AliveRecord, ...]
+    cheaper: Neighbour | None = None
+    smaller: Neighbour | None = None
+    notes: tuple[str, ...] = ()
+    plan_seconds: float = field(default=0.0, compare=False)
+
+    @property
+    def recompute_fraction(self) -> float:
+        """Extra time as a share of the step without recomputation."""
+        return self.recompute_seconds / self.step_seconds if self.step_seconds else 0.0
+
+    @property
+    def gap(self) -> float:
+        """(extra time - bound) / bound: at most this far from the best possible. Infinite when the bound is zero."""
+        excess = self.recompute_seconds - self.bound_seconds
+        if excess <= 0:
+            return 0.0
+        return excess / self.bound_seconds if self.bound_seconds else math.inf
+
+    @property
+    def kept_bytes(self) -> int:
+        """Sum of what the forward saves for the backward, graph inputs not counted."""
+        return sum(v.bytes for v in self.values if v.decision is Decision.KEEP)
+
+    def __str__(self) -> str:
+        from .report.table import format_plan
+
+        return format_plan(self)
+
+    def to_json(self) -> str:
+        """The plan as JSON; equal plans give equal bytes (planning time is left out)."""
+        record = asdict(self)
+        del record["plan_seconds"]
+        return json.dumps({"schema": PLAN_SCHEMA, **record}, sort_keys=True, separators=(",", ":"))
+
+    @classmethod
+    def from_json(cls, text: str) -> Plan:
+        """Read what `to_json` wrote.
+
+        Raises:
+            PlanFileError: not JSON, another schema, or fields missing.
+        """
+        from .errors import PlanFileError
+
+        try:
+            record: dict[str, Any] = json.loads(text)
+            schema = record.pop("schema")
+        except (json.JSONDecodeError, KeyError, AttributeError, TypeError) as error:
+            raise PlanFileError(f"this is not a plan: {error}. Try: make it again with plan.to_json()") from error
+        if schema != PLAN_SCHEMA:
+            raise PlanFileError(
+                f"plan has schema {schema}, this version reads {PLAN_SCHEMA}. Try: plan again with this version"
+            )
+        try:
+            return cls(**_thaw(record))
+        except (KeyError, TypeError, ValueError) as error:
+            raise PlanFileError(f"plan is damaged: {error}. Try: plan again") from error
+
+
+def _thaw(record: dict[str, Any]) -> dict[str, Any]:
+    """JSON lists and dicts back into the frozen records of `Plan`."""
+    values = tuple(
+        ValueRecord(**{**v, "shape": tuple(v["shape"]), "decision": Decision(v["decision"])}) for v in record["values"]
+    )
+    neighbours = {
+        side: None if record[side] is None else Neighbour(**record[side]) for side in ("cheaper", "smaller")
+    }
+    return {
+        **record,
+        **neighbours,
+        "values": values,
+        "timeline": tuple(TimelinePoint(**p) for p in record["timeline"]),
+        "alive_at_peak": tuple(AliveRecord(**a) for a in record["alive_at_peak"]),
+        "notes": tuple(record["notes"]),
+    }

@@ -1,0 +1,197 @@
+"""Write down a chosen decision as a `Plan`: a reason, a size and a line for every value.
+
+In: facts, constraints, prices, the frontier and the place chosen on it. Out: `Plan`. Never decides.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from dataclasses import dataclass
+
+from .cost.values import Prices
+from .graph.constraints import Constraints
+from .graph.facts import Facts
+from .plan import AliveRecord, Decision, Neighbour, Plan, TimelinePoint, ValueRecord
+from .report.sizes import format_bytes
+from .solve.program import Kind, Program
+from .solve.search import Frontier, FrontierPoint
+
+NS = 1e-9
+# Below this share of a span that the budget could move, memory is said to be dominated by what cannot be planned.
+FLAT_SHARE = 0.1
+
+
+@dataclass(frozen=True)
+class Request:
+    """What was asked: the graph's name, its fingerprint, the device, the budget (None: no limit)."""
+
+    graph_name: str
+    fingerprint: str
+    device: str
+    torch_version: str
+    budget_bytes: int | None
+
+
+@dataclass(frozen=True)
+class Inputs:
+    """Everything the planner knew about the graph."""
+
+    facts: Facts
+    constraints: Constraints
+    prices: Prices
+    program: Program
+
+
+def record_plan(request: Request, inputs: Inputs, frontier: Frontier, place: int, plan_seconds: float) -> Plan:
+    """The plan at `place` on the frontier."""
+    point = frontier.points[place]
+    fastest, smallest = frontier.points[0], frontier.points[-1]
+    return Plan(
+        graph_name=request.graph_name,
+        fingerprint=request.fingerprint,
+        device=request.device,
+        torch_version=request.torch_version,
+        budget_bytes=request.budget_bytes,
+        peak_bytes=point.peak_bytes,
+        fastest_peak_bytes=fastest.peak_bytes,
+        smallest_peak_bytes=smallest.peak_bytes,
+        static_bytes=inputs.program.static_bytes,
+        gradient_bytes=gradient_bytes(inputs.program),
+        recompute_seconds=point.extra_ns * NS,
+        step_seconds=sum(inputs.prices.run_ns) * NS,
+        bound_seconds=min(frontier.bound.extra_ns_at(request.budget_bytes), point.extra_ns) * NS,
+        values=record_values(inputs, point),
+        timeline=_timeline(inputs, point),
+        peak_position=point.timeline.peak_position,
+        alive_at_peak=record_alive(inputs, point),
+        cheaper=_neighbour(frontier, place - 1),
+        smaller=_neighbour(frontier, place + 1),
+        notes=_notes(inputs.program, fastest, smallest, request),
+        plan_seconds=plan_seconds,
+    )
+
+
+def gradient_bytes(program: Program) -> int:
+    """Bytes of the distinct storages that the backward returns."""
+    roots = {program.root[v] for v in program.backward_outputs if program.is_backward[v]}
+    return sum(program.size_bytes[r] for r in roots)
+
+
+def record_values(inputs: Inputs, point: FrontierPoint) -> tuple[ValueRecord, ...]:
+    """A record per forward value with memory of its own that the backward keeps or recomputes."""
+    runs = Counter(point.decision.schedule.backward)
+    program = inputs.program
+    records = []
+    for v, value in enumerate(inputs.facts.values):
+        is_candidate = not program.is_backward[v] and program.size_bytes[v] and value.kind is not Kind.INPUT
+        if not is_candidate:
+            continue
+        if v in point.decision.kept:
+            records.append(_record(inputs, v, Decision.KEEP, _why_kept(inputs, v)))
+        elif runs[v]:
+            records.append(_record(inputs, v, Decision.RECOMPUTE, _why_again(inputs, v, runs[v])))
+    return tuple(records)
+
+
+def _record(inputs: Inputs, v: int, decision: Decision, because: str) -> ValueRecord:
+    value = inputs.facts.values[v]
+    return ValueRecord(
+        name=value.name,
+        bytes=inputs.program.size_bytes[v],
+        shape=value.shape,
+        dtype=value.dtype,
+        decision=decision,
+        because=because,
+        op=value.op,
+        module=value.module,
+        source=value.source,
+    )
+
+
+def _why_kept(inputs: Inputs, v: int) -> str:
+    reason = inputs.constraints.no_recompute[v]
+    if reason is not None:
+        return reason
+    if v in {inputs.program.root[o] for o in inputs.program.forward_outputs}:
+        return "an output of the forward: its memory is held anyway"
+    again = inputs.program.duration_ns[v]
+    if again == 0:
+        return "what it is made from would have to be kept instead"
+    return f"{_time(again)} to compute again buys only {format_bytes(inputs.program.size_bytes[v])}"
+
+
+def _why_again(inputs: Inputs, v: int, runs: int) -> str:
+    reason = inputs.constraints.no_keep[v]
+    if reason is not None:
+        return reason
+    program = inputs.program
+    times = f", {runs} times" if runs > 1 else ""
+    if not program.in_forward[v]:
+        return f"only the backward needs it{times}"
+    if program.duration_ns[v] == 0:
+        return f"free: computing it again costs no more than keeping it{times}"
+    return f"saves {format_bytes(program.size_bytes[v])} for {_time(program.duration_ns[v])}{times}"
+
+
+def _time(ns: int) -> str:
+    if ns >= 1_000_000:
+        return f"{ns / 1e6:.1f} ms"
+    return f"{ns / 1e3:.1f} us"
+
+
+def _timeline(inputs: Inputs, point: FrontierPoint) -> tuple[TimelinePoint, ...]:
+    names = [value.name for value in inputs.facts.values]
+    skipped = (Kind.INPUT, Kind.SYMBOL)
+    rows = []
+    halves = (
+        ("forward", point.decision.schedule.forward, point.timeline.forward_bytes),
+        ("backward", point.decision.schedule.backward, point.timeline.backward_bytes),
+    )
+    for phase, sequence, live in halves:
+        ops = [v for v in sequence if inputs.program.kind[v] not in skipped]
+        rows += [TimelinePoint(phase, names[v], b) for v, b in zip(ops, live, strict=True)]
+    return tuple(rows)
+
+
+def record_alive(inputs: Inputs, point: FrontierPoint) -> tuple[AliveRecord, ...]:
+    """Tensors alive at the peak, largest first; the graph's inputs as one line."""
+    program = inputs.program
+    gradients = {program.root[v] for v in program.backward_outputs}
+    rows = [AliveRecord("parameters, buffers and batch", program.static_bytes, "input", "", "")]
+    for v, size in point.timeline.alive:
+        value = inputs.facts.values[v]
+        rows.append(AliveRecord(value.name, size, _role(program, point, v, gradients), value.module, value.source))
+    return tuple(sorted(rows, key=lambda row: -row.bytes))
+
+
+def _role(program: Program, point: FrontierPoint, v: int, gradients: set[int]) -> str:
+    if v in gradients:
+        return "gradient"
+    if v in point.decision.kept:
+        return "kept"
+    is_backward_now = point.timeline.peak_position >= len(point.timeline.forward_bytes)
+    if is_backward_now and not program.is_backward[v]:
+        return "recomputed"
+    return "temporary"
+
+
+def _neighbour(frontier: Frontier, place: int) -> Neighbour | None:
+    if not 0 <= place < len(frontier.points):
+        return None
+    point = frontier.points[place]
+    return Neighbour(point.peak_bytes, point.extra_ns * NS)
+
+
+def _notes(program: Program, fastest: FrontierPoint, smallest: FrontierPoint, request: Request) -> tuple[str, ...]:
+    notes = []
+    span = fastest.peak_bytes - smallest.peak_bytes
+    if span < FLAT_SHARE * fastest.peak_bytes:
+        fixed = program.static_bytes + gradient_bytes(program)
+        notes.append(
+            f"memory hardly falls with the budget: {format_bytes(fixed)} of the peak of "
+            f"{format_bytes(fastest.peak_bytes)} are parameters, inputs and gradients"
+        )
+    budget = request.budget_bytes
+    if budget is not None and smallest.peak_bytes > budget:
+        notes.append("the budget cannot be met; this is the smallest peak found (on_infeasible='warn')")
+    return tuple(notes)

@@ -1,0 +1,126 @@
+"""Runs as a picture: peak memory against time.
+
+In: measured points. Out: an image file, written whole or not at all. Never measures; matplotlib only when called.
+"""
+
+from __future__ import annotations
+
+import tempfile
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from rematpass.errors import RematError
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
+_OURS = "#c03020"
+_OTHERS = "#305080"
+_PREFIX = ".rematpass-"
+
+
+@dataclass(frozen=True, slots=True)
+class RunPoint:
+    """One measured run: its name, peak in bytes, milliseconds per step, and whether rematpass planned it."""
+
+    label: str
+    peak_bytes: int
+    step_ms: float
+    is_rematpass: bool
+
+
+def plot_runs(points: Sequence[RunPoint], path: str | Path) -> Path:
+    """Draw peak MiB against ms per step, every point labelled and those of rematpass joined.
+
+    Args:
+        points: what to draw.
+        path: an image file; its suffix chooses the format (.png, .svg, .pdf).
+
+    Returns:
+        The path written.
+
+    Raises:
+        RematError: matplotlib is missing, the format is unknown, or the file cannot be written.
+    """
+    path = Path(path)
+    figure = _draw(points)
+    _write_whole(figure, path)
+    return path
+
+
+def check_plot(path: str | Path) -> None:
+    """See that `plot_runs` will be able to write `path`, before a long run.
+
+    Raises:
+        RematError: matplotlib is missing, the format is unknown, or the folder cannot be written to.
+    """
+    canvas = _new_figure().canvas
+    suffix = _image_format(Path(path))
+    if suffix not in canvas.get_supported_filetypes():
+        raise RematError(f"no image format for {path}: .{suffix} is not known. Try: a path ending in .png or .svg")
+    with _explained(Path(path)), tempfile.TemporaryDirectory(dir=Path(path).parent, prefix=_PREFIX):
+        pass
+
+
+def _draw(points: Sequence[RunPoint]) -> Figure:
+    figure = _new_figure()
+    axes = figure.add_subplot()
+    ours = sorted((point for point in points if point.is_rematpass), key=lambda point: point.peak_bytes)
+    axes.plot([_mib(p) for p in ours], [p.step_ms for p in ours], "o-", color=_OURS, label="rematpass")
+    others = [point for point in points if not point.is_rematpass]
+    axes.plot([_mib(p) for p in others], [p.step_ms for p in others], "s", color=_OTHERS, label="others")
+    for point in points:
+        offset = (6, 6) if point.is_rematpass else (6, -12)  # apart, where two points meet
+        axes.annotate(point.label, (_mib(point), point.step_ms), textcoords="offset points", xytext=offset, fontsize=8)
+    _finish(axes, points)
+    return figure
+
+
+def _finish(axes: Any, points: Sequence[RunPoint]) -> None:
+    """Both axes from zero, so that a half looks like a half, with room for the labels on the right."""
+    axes.set_xlabel("measured peak of one step, MiB")
+    axes.set_ylabel("forward + backward, ms")
+    axes.set_xlim(0, 1.4 * max(map(_mib, points)))
+    axes.set_ylim(0, 1.15 * max(point.step_ms for point in points))
+    axes.grid(alpha=0.3)
+    axes.legend(loc="lower left", fontsize=8)
+
+
+def _mib(point: RunPoint) -> float:
+    return point.peak_bytes / 2**20
+
+
+def _new_figure() -> Figure:
+    """A figure on the Agg canvas: no display and no global pyplot state."""
+    try:
+        from matplotlib.backends.backend_agg import FigureCanvasAgg
+        from matplotlib.figure import Figure
+    except ImportError as error:
+        raise RematError('matplotlib is missing. Try: pip install "rematpass[plot]"') from error
+    figure = Figure(figsize=(7.5, 4.8), dpi=150, layout="tight")
+    FigureCanvasAgg(figure)
+    return figure
+
+
+def _write_whole(figure: Figure, path: Path) -> None:
+    """Save beside `path`, then rename: a reader never sees half a file."""
+    with _explained(path), tempfile.TemporaryDirectory(dir=path.parent, prefix=_PREFIX) as folder:
+        whole = Path(folder) / "figure"
+        figure.savefig(whole, format=_image_format(path))
+        whole.replace(path)
+
+
+def _image_format(path: Path) -> str:
+    return path.suffix.removeprefix(".").lower() or "png"
+
+
+@contextmanager
+def _explained(path: Path) -> Iterator[None]:
+    """What the system refuses, in our words."""
+    try:
+        yield
+    except (OSError, ValueError) as error:
+        raise RematError(f"cannot write the plot to {path}: {error}. Try: another path, or no plot") from error

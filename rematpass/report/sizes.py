@@ -1,0 +1,20 @@
+"""Sizes as people read them.
+
+In: bytes. Out: text in GiB, MiB or KiB. Never rounds a size down to nothing.
+"""
+
+from __future__ import annotations
+
+_UNITS = (("TiB", 2**40), ("GiB", 2**30), ("MiB", 2**20), ("KiB", 2**10))
+
+
+def format_bytes(size_bytes: int) -> str:
+    """`size_bytes` with one decimal in the largest binary unit that fits.
+
+    >>> format_bytes(3 * 2**30 // 2), format_bytes(512), format_bytes(-2**20)
+    ('1.5 GiB', '512 B', '-1.0 MiB')
+    """
+    for unit, scale in _UNITS:
+        if abs(size_bytes) >= scale:
+            return f"{size_bytes / scale:.1f} {unit}"
+    return f"{size_bytes} B"

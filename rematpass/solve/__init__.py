@@ -1,0 +1,1 @@
+"""ints in, decision out: flow, closure, frontier, chain, liveness, bound. Knows nothing of torch."""

@@ -1,0 +1,97 @@
+"""The backward sequence: recomputation just in time, once or several times.
+
+In: a `Program`, what is kept, and phases. Out: ops in the order they run. Never prices, never counts bytes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from ..errors import SolverError
+from .program import Decision, Kind, Program, Schedule
+
+
+def forward_sequence(program: Program) -> tuple[int, ...]:
+    """The ops the forward runs, in the given order; backward-only values are left to the backward."""
+    return tuple(v for v in range(len(program)) if program.in_forward[v] and not program.is_backward[v])
+
+
+class Recorder:
+    """Writes a backward sequence while keeping track of what is available.
+
+    `live` holds the forward-side values available now: kept ones always, recomputed ones until dropped.
+    """
+
+    def __init__(self, program: Program, kept: Iterable[int]) -> None:
+        self._program = program
+        self._parts = parts_of(program)
+        self._kept = frozenset(kept)
+        self.live: set[int] = set(self._kept)
+        self.sequence: list[int] = []
+
+    def demand(self, values: Iterable[int]) -> list[int]:
+        """Compute what is missing of `values`, and what that needs, in the given order; returns what was computed."""
+        program = self._program
+        missing: set[int] = set()
+        stack = list(values)
+        while stack:
+            v = stack.pop()
+            if v in self.live or v in missing or program.is_backward[v] or program.kind[v] is Kind.INPUT:
+                continue
+            if program.kind[v] is Kind.SYMBOL:
+                continue
+            if not program.may_recompute[v]:
+                raise SolverError(f"value {v} is needed, was not kept, and must not be recomputed")
+            missing.add(v)
+            stack.extend(program.inputs[v])
+        for v in tuple(missing):
+            missing.update(p for p in self._parts.get(v, ()) if p not in self.live)
+        computed = sorted(missing)
+        self.sequence.extend(computed)
+        self.live.update(computed)
+        return computed
+
+    def run(self, ops: Iterable[int]) -> None:
+        """Run backward ops, each right after what it misses was computed."""
+        for op in ops:
+            self.demand(self._program.inputs[op])
+            self.sequence.append(op)
+
+    def drop(self, values: Iterable[int]) -> None:
+        """Forget recomputed values; a later use computes them again."""
+        self.live.difference_update(v for v in values if v not in self._kept)
+
+    def finish(self, kept_all: bool = True) -> Decision:
+        """The decision whose backward is what was recorded."""
+        program = self._program
+        if kept_all:
+            self.demand(v for v in program.backward_outputs if not program.is_backward[v])
+        first = forward_sequence(program)
+        return make_decision(program, Schedule(first, tuple(self.sequence)))
+
+
+def make_decision(program: Program, schedule: Schedule) -> Decision:
+    """Read off a schedule what it keeps and what it spends."""
+    from .liveness import kept_values
+
+    unpaid = (Kind.INPUT, Kind.SYMBOL)
+    kept = frozenset(v for v in kept_values(program, schedule.backward) if program.kind[v] not in unpaid)
+    again = sum(program.duration_ns[v] for v in schedule.backward if not program.is_backward[v])
+    once = {v for v in schedule.backward if not program.is_backward[v] and not program.in_forward[v]}
+    return Decision(kept, schedule, again - sum(program.duration_ns[v] for v in once))
+
+
+def parts_of(program: Program) -> dict[int, tuple[int, ...]]:
+    """Per op that returns several tensors, its forward-side parts."""
+    parts: dict[int, list[int]] = {}
+    for v, kind in enumerate(program.kind):
+        if kind is Kind.PART and not program.is_backward[v]:
+            parts.setdefault(program.inputs[v][0], []).append(v)
+    return {op: tuple(found) for op, found in parts.items()}
+
+
+def order_backward(program: Program, kept: Iterable[int]) -> Decision:
+    """Each missing value is computed right before its first use and stays until its last."""
+    recorder = Recorder(program, kept)
+    recorder.run(v for v in range(len(program)) if program.is_backward[v] and program.kind[v] is not Kind.INPUT)
+    return recorder.finish()

@@ -1,0 +1,95 @@
+"""The problem as ints: ops in order, one value per op, and what each costs.
+
+In: figures from graph/ and cost/, or a published instance. Out: `Program`, read by every room of solve/.
+Knows nothing of torch; holds no names.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import IntEnum
+
+
+class Kind(IntEnum):
+    """How an op executes, as far as memory is concerned.
+
+    INPUT: given to the graph. SYMBOL: a scalar, no memory. VIEW: shares its root's storage. PART: one tensor out of an
+    op that returns several. POINTWISE: a fusing executor may compute it inside its readers. REDUCTION: reads may be
+    fused into it, its result is stored. EXTERN: reads and writes stored tensors only.
+    """
+
+    INPUT = 0
+    SYMBOL = 1
+    VIEW = 2
+    PART = 3
+    POINTWISE = 4
+    REDUCTION = 5
+    EXTERN = 6
+
+
+@dataclass(frozen=True)
+class Program:
+    """Forward and backward of one step, ops numbered in their given order, value i made by op i.
+
+    Attributes:
+        kind: per op.
+        inputs: per op, the values it reads.
+        root: per op, the op whose storage its value lives in (itself unless VIEW).
+        size_bytes: per op, bytes of the storage it allocates (0 for VIEW, SYMBOL and forward INPUT).
+        duration_ns: per op, time of running it once more.
+        workspace_bytes: per op, scratch while it runs.
+        is_backward: per op, depends on a gradient: runs once, in the backward.
+        in_forward: per op, the forward runs it whatever the plan. Neither: runs only where the backward wants it.
+        may_recompute: per op; False forces its value to be kept when the backward needs it.
+        may_keep: per op; False forces its value to be recomputed from its inputs.
+        is_heavy: per op, an expensive pointwise function that a fusing executor stores when it has several readers.
+        forward_outputs, backward_outputs: values returned to the caller.
+        static_bytes: inputs of the forward, live throughout.
+        is_fusing: the executor fuses pointwise ops (a compiler), or runs one op at a time.
+    """
+
+    kind: tuple[Kind, ...]
+    inputs: tuple[tuple[int, ...], ...]
+    root: tuple[int, ...]
+    size_bytes: tuple[int, ...]
+    duration_ns: tuple[int, ...]
+    workspace_bytes: tuple[int, ...]
+    is_backward: tuple[bool, ...]
+    in_forward: tuple[bool, ...]
+    may_recompute: tuple[bool, ...]
+    may_keep: tuple[bool, ...]
+    is_heavy: tuple[bool, ...]
+    forward_outputs: tuple[int, ...]
+    backward_outputs: tuple[int, ...]
+    static_bytes: int
+    is_fusing: bool
+
+    def __len__(self) -> int:
+        return len(self.kind)
+
+
+@dataclass(frozen=True)
+class Schedule:
+    """A plan as executed: ops of the forward in order, then ops of the backward in order.
+
+    An op of the forward side may appear in `backward`, once or several times: each appearance recomputes its value.
+    A use reads the last computation before it. What `backward` reads before computing it was kept from the forward.
+    """
+
+    forward: tuple[int, ...]
+    backward: tuple[int, ...]
+
+
+@dataclass(frozen=True)
+class Decision:
+    """A kept set and the schedule that uses it.
+
+    Attributes:
+        kept: values saved from the forward for the backward (graph inputs not listed).
+        schedule: the ops as executed.
+        recompute_ns: time of every op executed beyond once.
+    """
+
+    kept: frozenset[int]
+    schedule: Schedule
+    recompute_ns: int

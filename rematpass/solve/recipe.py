@@ -1,0 +1,90 @@
+"""Turn a recipe of the chain into a schedule.
+
+In: a `Program`, its `Stages`, a `Recipe`. Out: a `Decision`. Never chooses.
+"""
+
+from __future__ import annotations
+
+from .chain import Alone, Keep, Recipe
+from .order import Recorder
+from .program import Decision, Program
+from .stages import Stages
+
+
+def run_recipe(program: Program, stages: Stages, recipe: Recipe | None) -> Decision:
+    """Execute `recipe`: the kept set it implies, and a backward with its runs of stages computed again."""
+    kept = set(_must_keep(program, stages)) | set(_kept_by(stages, recipe))
+    recorder = Recorder(program, kept)
+    _Runner(program, stages, recorder).first(recipe)
+    return recorder.finish()
+
+
+def _must_keep(program: Program, stages: Stages) -> list[int]:
+    return [v for ops in stages.forward for v in ops if not program.may_recompute[v] and program.in_forward[v]]
+
+
+def _kept_by(stages: Stages, recipe: Recipe | None) -> list[int]:
+    """What the first forward saves: options held and boundaries kept along the first forward."""
+    kept: list[int] = []
+    while recipe is not None and not isinstance(recipe, Alone):
+        if isinstance(recipe, Keep):
+            kept += recipe.option.kept
+            kept += _boundary(stages, recipe.stage + 1)
+            recipe = recipe.rest
+        else:
+            kept += _boundary(stages, recipe.split)
+            recipe = recipe.later
+    return kept
+
+
+def _boundary(stages: Stages, s: int) -> tuple[int, ...]:
+    return stages.boundary[s] if s < len(stages) else ()
+
+
+class _Runner:
+    """Walks a recipe while the recorder writes the backward."""
+
+    def __init__(self, program: Program, stages: Stages, recorder: Recorder) -> None:
+        self._program = program
+        self._stages = stages
+        self._recorder = recorder
+
+    def first(self, recipe: Recipe | None) -> None:
+        """Backward of what the first forward has run: later stages first."""
+        if recipe is None:
+            return
+        assert not isinstance(recipe, Alone)
+        if isinstance(recipe, Keep):
+            self.first(recipe.rest)
+            self._backward(recipe.stage)
+        else:
+            self.first(recipe.later)
+            self._again(recipe.earlier)
+
+    def _again(self, recipe: Recipe) -> None:
+        """Forward and backward of stages whose input boundary is at hand."""
+        if isinstance(recipe, Alone):
+            self._backward(recipe.stage)
+        elif isinstance(recipe, Keep):
+            assert recipe.rest is not None
+            self._forward([*recipe.option.kept, *_boundary(self._stages, recipe.stage + 1)])
+            self._again(recipe.rest)
+            self._backward(recipe.stage)
+        else:
+            assert recipe.later is not None
+            self._forward(_boundary(self._stages, recipe.split))
+            self._again(recipe.later)
+            self._again(recipe.earlier)
+
+    def _forward(self, wanted: list[int] | tuple[int, ...]) -> None:
+        before = set(self._recorder.live)
+        computed = self._recorder.demand(wanted)
+        self._recorder.drop(set(computed) - set(wanted) - before)
+
+    def _backward(self, stage: int) -> None:
+        before = set(self._recorder.live)
+        self._recorder.run(self._stages.backward[stage])
+        self._recorder.drop(self._recorder.live - before)
+        self._recorder.drop(self._stages.forward[stage])
+
+

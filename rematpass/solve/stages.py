@@ -1,0 +1,216 @@
+"""Cut the forward into stages where few bytes cross, and give each backward op its stage.
+
+In: a `Program`. Out: `Stages`. Finds boundaries from sizes and lifetimes alone, never from names.
+"""
+
+from __future__ import annotations
+
+import bisect
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from .program import Kind, Program
+
+# A boundary needs this many times its own bytes produced between it and a narrower (or equal) boundary. Chosen 2026-11 on
+# transformer, residual CNN, U-Net and plain chains: at 1 the inside of a normalisation becomes a stage of its own; at 4
+# attention and feed-forward of a block no longer part.
+DISTANCE = 2.0
+# A boundary is refused when one this many times narrower lies within REACH times its bytes. At half, the decoder of a
+# U-Net (which doubles its width per level) is one stage; at twice, score matrices of short sequences pass as boundaries.
+WIDENING = 2.5
+REACH = 8.0
+# A value alive for more than this share of the forward is a skip connection: kept or recomputed as a whole, and not
+# counted when looking for valleys. At half, residual streams of three-block models count as skips; at twice, U-Net
+# skips hide the valleys of the encoder.
+SKIP_SHARE = 1 / 4
+SKIP_OPS = 64
+# The chain programme is cubic in the number of stages where stages differ; 64 keeps it under a second.
+MAX_STAGES = 64
+
+
+Places = NDArray[np.int64]
+
+
+@dataclass(frozen=True)
+class Stages:
+    """Stages 0..n-1 of the forward and the part of the backward that belongs to each.
+
+    Attributes:
+        forward: per stage, its forward-side ops in order (ops that only the backward wants included).
+        backward: per stage, its backward ops in order; the backward runs stages from last to first.
+        boundary: per stage, the values it reads from earlier stages (no graph inputs).
+        stage_of: per op, its stage; -1 for inputs.
+        from_inputs: per op, made anywhere from graph inputs at no cost: never kept, never part of a boundary.
+    """
+
+    forward: tuple[tuple[int, ...], ...]
+    backward: tuple[tuple[int, ...], ...]
+    boundary: tuple[tuple[int, ...], ...]
+    stage_of: tuple[int, ...]
+    from_inputs: tuple[bool, ...]
+
+    def __len__(self) -> int:
+        return len(self.forward)
+
+
+def find_stages(program: Program, max_stages: int = MAX_STAGES) -> Stages:
+    """Stages of `program`, at most `max_stages`; a graph without a narrow place is one stage."""
+    order = [
+        v
+        for v in range(len(program))
+        if program.in_forward[v] and not program.is_backward[v] and program.kind[v] not in (Kind.INPUT, Kind.SYMBOL)
+    ]
+    place = {v: p for p, v in enumerate(order)}
+    last = _last_forward_use(program, order, place)
+    from_inputs = made_from_inputs(program)
+    produced = np.cumsum([0, *(program.size_bytes[v] for v in order)])
+    return _assemble(program, order, _choose_cuts(_crossing(program, order, place, last, from_inputs), produced, max_stages))
+
+
+def _is_free(program: Program, value: int) -> bool:
+    return program.may_recompute[value] and program.duration_ns[value] == 0
+
+
+def made_from_inputs(program: Program) -> list[bool]:
+    """Values that generated code makes anywhere from graph inputs at no cost: masks, positions, casts of weights."""
+    simple = (Kind.INPUT, Kind.SYMBOL, Kind.VIEW, Kind.POINTWISE)
+    result: list[bool] = []
+    for v, kind in enumerate(program.kind):
+        may = kind in simple and not program.is_backward[v] and (_is_free(program, v) or kind in simple[:2])
+        result.append(may and all(result[u] for u in program.inputs[v]))
+    return result
+
+
+def _last_forward_use(program: Program, order: list[int], place: dict[int, int]) -> dict[int, int]:
+    """Per storage root, the last place in the forward that reads it."""
+    last: dict[int, int] = {}
+    for p, v in enumerate(order):
+        for u in program.inputs[v]:
+            if program.root[u] in place:
+                last[program.root[u]] = p
+    return last
+
+
+def _crossing(
+    program: Program, order: list[int], place: dict[int, int], last: dict[int, int], from_inputs: list[bool]
+) -> Places:
+    """crossing[p] = bytes made before place p and read at or after it, skip connections left out."""
+    delta = np.zeros(len(order) + 1, dtype=np.int64)
+    longest = max(SKIP_OPS, int(len(order) * SKIP_SHARE))
+    for r, end in last.items():
+        if end - place[r] <= longest and not from_inputs[r]:
+            delta[place[r] + 1] += program.size_bytes[r]
+            delta[end + 1] -= program.size_bytes[r]
+    crossing = np.cumsum(delta[:-1])
+    is_part = np.array([program.kind[v] is Kind.PART for v in order], dtype=bool)
+    crossing[is_part] = 0  # never between an op and its parts; 0 is no candidate
+    return crossing
+
+
+def _choose_cuts(crossing: Places, produced: Places, most: int) -> list[int]:
+    """Narrow places first, each far enough from those already taken; fewer and farther until at most `most - 1`."""
+    distance = DISTANCE
+    cuts = _spread(crossing, produced, distance)
+    while len(cuts) > most - 1:
+        distance *= 1.3
+        cuts = _spread(crossing, produced, distance)
+    return cuts
+
+
+def _spread(crossing: Places, produced: Places, distance: float) -> list[int]:
+    """Non-maximum suppression over places, distance measured in bytes produced between them."""
+    widths, made = crossing.tolist(), produced.tolist()
+    taken: list[int] = []
+    for p in np.argsort(crossing, kind="stable").tolist():
+        if not widths[p]:
+            continue
+        at = bisect.bisect(taken, p)
+        near = [(abs(made[p] - made[q]), widths[q]) for q in taken[max(0, at - 1) : at + 1]]
+        ends = min(made[p], made[-1] - made[p])
+        is_far = min([ends, *(gap for gap, _ in near)]) >= distance * widths[p]
+        is_wide = any(gap <= REACH * widths[p] and widths[p] > WIDENING * width for gap, width in near)
+        if is_far and not is_wide:
+            taken.insert(at, p)
+    return taken
+
+
+def _assemble(program: Program, order: list[int], cuts: list[int]) -> Stages:
+    stage_of = [-1] * len(program)
+    bounds = [0, *cuts, len(order)]
+    for s, (start, stop) in enumerate(zip(bounds, bounds[1:], strict=False)):
+        for v in order[start:stop]:
+            stage_of[v] = s
+    count = len(bounds) - 1
+    _place_backward_only(program, stage_of)
+    forward = _group(stage_of, count, [not b for b in program.is_backward])
+    of_backward = _backward_stages(program, stage_of, count)
+    backward = _group(of_backward, count, list(program.is_backward))
+    boundary = _boundaries(program, stage_of, forward)
+    return Stages(forward, backward, boundary, tuple(stage_of), tuple(made_from_inputs(program)))
+
+
+def _place_backward_only(program: Program, stage_of: list[int]) -> None:
+    """Forward-side ops that the forward does not run belong to the last stage they read from."""
+    for v in range(len(program)):
+        is_free = not program.in_forward[v] and not program.is_backward[v]
+        if is_free and program.kind[v] not in (Kind.INPUT, Kind.SYMBOL):
+            stage_of[v] = max((stage_of[u] for u in program.inputs[v]), default=0)
+            stage_of[v] = max(stage_of[v], 0)
+
+
+def _backward_stages(program: Program, stage_of: list[int], count: int) -> list[int]:
+    """A backward op runs no earlier than any later op allows: the stage falls along the backward.
+
+    The stage of an op is the last forward stage that uses a value it reads: a boundary belongs to the stage that
+    reads it. Values that many stages share (masks, skip connections) say nothing about the place of their readers.
+    """
+    from_inputs = made_from_inputs(program)
+    last_stage = _last_stages(program, stage_of)
+    shared = max(2, int(count * SKIP_SHARE))
+    result = [-1] * len(program)
+    running = 0
+    for v in range(len(program) - 1, -1, -1):
+        if not program.is_backward[v]:
+            continue
+        for u in program.inputs[v]:
+            r = program.root[u]
+            is_shared = from_inputs[u] or last_stage[r] - stage_of[r] > shared
+            if not program.is_backward[u] and stage_of[r] >= 0 and not is_shared:
+                running = max(running, last_stage[r])
+        result[v] = running
+    return result
+
+
+def _last_stages(program: Program, stage_of: list[int]) -> list[int]:
+    """Per storage root, the last stage that reads it in the forward."""
+    last = list(stage_of)
+    for v in range(len(program)):
+        if not program.is_backward[v] and program.in_forward[v]:
+            for u in program.inputs[v]:
+                last[program.root[u]] = max(last[program.root[u]], stage_of[v])
+    return last
+
+
+def _group(stage_of: list[int], count: int, wanted: list[bool]) -> tuple[tuple[int, ...], ...]:
+    groups: list[list[int]] = [[] for _ in range(count)]
+    for v, s in enumerate(stage_of):
+        if s >= 0 and wanted[v]:
+            groups[s].append(v)
+    return tuple(tuple(g) for g in groups)
+
+
+def _boundaries(
+    program: Program, stage_of: list[int], forward: tuple[tuple[int, ...], ...]
+) -> tuple[tuple[int, ...], ...]:
+    """Per stage, the storages made earlier that it or a later stage reads in the forward; what inputs give is left out."""
+    last = _last_stages(program, list(stage_of))
+    from_inputs = made_from_inputs(program)
+    crossing: list[dict[int, None]] = [{} for _ in forward]
+    for v, s in enumerate(stage_of):
+        if s < 0 or from_inputs[v] or program.root[v] != v or not program.in_forward[v]:
+            continue
+        for later in range(s + 1, last[v] + 1):
+            crossing[later][v] = None
+    return tuple(tuple(sorted(c)) for c in crossing)

@@ -1,0 +1,228 @@
+"""Every private torch name we touch, in one place, with the versions it was checked on.
+
+In: torch, 2.11 to 2.15. Out: small functions with stable names and meanings.
+Never decides anything, never holds state.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import inspect
+import sys
+from collections.abc import Callable, Collection, Iterator, Sequence
+from typing import Any, cast
+
+import torch
+from torch import fx
+from torch.fx import Node
+from torch._dynamo.eval_frame import innermost_backend  # 2.11-2.15
+from torch._dynamo.exc import ShortenTraceback, Unsupported  # 2.11-2.15
+from torch._functorch.compile_utils import fx_graph_cse  # 2.11-2.15
+from torch._functorch.partitioners import (  # 2.11-2.15
+    _extract_fwd_bwd_modules,
+    thread_graphsafe_rng_from_hops,
+)
+from torch._inductor.custom_graph_pass import CustomPartitionerFn  # since 2.9
+from torch._ops import HigherOrderOperator, OpOverload
+
+__all__ = [
+    "CustomPartitionerFn",
+    "HigherOrderOperator",
+    "Node",
+    "OpOverload",
+    "ShortenTraceback",
+    "Unsupported",
+    "as_compile_error",
+    "common_subexpressions",
+    "compile_fx",
+    "compile_uncached",
+    "compile_wrapper_of",
+    "current_compile_wrapper",
+    "extract_halves",
+    "inductor_keys",
+    "leaves",
+    "is_must_be_in_backward",
+    "is_must_be_in_forward",
+    "mode_patches",
+    "mutated_input_positions",
+    "plain_partition",
+    "python_version",
+    "torch_version",
+    "user_policy",
+]
+
+
+def compile_fx(gm: fx.GraphModule, inputs: Sequence[Any], patches: dict[str, Any]) -> Callable[..., Any]:
+    """Inductor's entry point (2.11-2.15) with `patches` in force for forward and, later, backward."""
+    from torch._inductor.compile_fx import compile_fx as inductor
+
+    return cast("Callable[..., Any]", inductor(gm, list(inputs), config_patches=patches))
+
+
+def inductor_keys() -> Collection[str]:
+    """The names of Inductor's options (2.11-2.15)."""
+    from torch._inductor import config
+
+    return cast("Any", config).get_config_copy().keys()
+
+
+def mode_patches(mode: str | None) -> dict[str, Any]:
+    """Inductor options that a torch.compile mode stands for (2.11-2.15)."""
+    from torch._inductor import list_mode_options
+
+    return dict(list_mode_options(mode)) if mode and mode != "default" else {}
+
+
+@contextlib.contextmanager
+def compile_uncached() -> Iterator[None]:
+    """Inside, neither AOTAutograd nor Inductor reads or writes its caches (2.11-2.15)."""
+    from torch._functorch import config as functorch_config
+    from torch._inductor import config as inductor_config
+
+    with (
+        functorch_config.patch(enable_autograd_cache=False),
+        inductor_config.patch(force_disable_caches=True),
+    ):
+        yield
+
+
+def leaves(tree: object) -> list[object]:
+    """The leaves of nested tuples, lists and dicts, None included (2.11-2.15)."""
+    from torch.utils import _pytree
+
+    return _pytree.tree_leaves(tree, is_leaf=lambda leaf: leaf is None)
+
+
+def common_subexpressions(gm: fx.GraphModule) -> None:
+    """Dead code out, then the one CSE of the whole road (2.11-2.15). Nothing may merge copies after it."""
+    gm.graph.eliminate_dead_code()
+    gm.graph = fx_graph_cse(gm.graph)
+    gm.graph.eliminate_dead_code()
+    gm.recompile()
+
+
+def extract_halves(
+    joint: fx.GraphModule,
+    kept: list[fx.Node],
+    kept_symbols: list[fx.Node],
+    *,
+    num_fwd_outputs: int,
+    static_inputs: Collection[fx.Node],
+) -> tuple[fx.GraphModule, fx.GraphModule]:
+    """Cut a joint graph whose recomputations are already explicit nodes (2.11-2.15).
+
+    The helper keeps node order, so what is planned is what is emitted. It sorts the kept values as the runtime wants
+    them, adds the symbols their shapes need, and drops dead code on both sides.
+    """
+    from torch.utils._ordered_set import OrderedSet
+
+    halves = _extract_fwd_bwd_modules(
+        joint,
+        kept,
+        saved_sym_nodes=kept_symbols,
+        num_fwd_outputs=num_fwd_outputs,
+        static_lifetime_input_nodes=OrderedSet(static_inputs),
+    )
+    forward = thread_graphsafe_rng_from_hops(halves[0], is_backward=False)
+    backward = thread_graphsafe_rng_from_hops(halves[1], is_backward=True)
+    return forward, backward
+
+
+def plain_partition(
+    gm: fx.GraphModule, inputs: Sequence[Any], *, num_fwd_outputs: int, static_indices: list[int] | None
+) -> tuple[fx.GraphModule, fx.GraphModule]:
+    """torch's own partition (2.11-2.15), for graphs without a backward and for `on_error="fallback"`."""
+    from torch._functorch.partitioners import min_cut_rematerialization_partition
+
+    return min_cut_rematerialization_partition(
+        gm, inputs, num_fwd_outputs=num_fwd_outputs, static_lifetime_input_indices=static_indices
+    )
+
+
+def _tag(node: fx.Node) -> str | None:
+    return cast("str | None", node.meta.get("partitioner_tag"))
+
+
+def _is_mutable(node: fx.Node) -> bool:
+    return isinstance(node.target, OpOverload) and node.target._schema.is_mutable
+
+
+def is_must_be_in_forward(node: fx.Node) -> bool:
+    """AOTAutograd's rule (2.11-2.15): tagged so, or mutating and not tagged as backward."""
+    tag = _tag(node)
+    if tag == "must_be_in_forward":
+        return True
+    return tag not in ("is_backward", "must_be_in_backward") and _is_mutable(node)
+
+
+def is_must_be_in_backward(node: fx.Node) -> bool:
+    """AOTAutograd's rule (2.11-2.15): tagged so, or mutating and tagged as backward."""
+    tag = _tag(node)
+    return tag == "must_be_in_backward" or (tag == "is_backward" and _is_mutable(node))
+
+
+def user_policy(node: fx.Node) -> str | None:
+    """The user's checkpoint policy on `node`, as its name ("MUST_SAVE", ...), or None (2.11-2.15)."""
+    policy = node.meta.get("recompute")
+    return getattr(policy, "name", None)
+
+
+def mutated_input_positions(gm: fx.GraphModule) -> tuple[int, ...]:
+    """Positions among the primals of inputs that the step writes to, from AOTAutograd's metadata (2.11-2.15)."""
+    from torch._guards import TracingContext
+
+    context = TracingContext.try_get()
+    metadata = getattr(context, "fw_metadata", None)
+    if metadata is None:
+        return ()
+    return tuple(i for i, info in enumerate(metadata.input_info) if info.mutates_data)
+
+
+def current_compile_wrapper() -> object | None:
+    """The object torch.compile made for the call being compiled now, found on the stack (2.11-2.15)."""
+    wrappers = (torch._TorchCompileWrapper, torch._TorchCompileInductorWrapper)
+    codes = {w.__call__.__code__ for w in wrappers}
+    frame = inspect.currentframe()
+    while frame is not None:
+        if frame.f_code in codes:
+            return cast("object", frame.f_locals["self"])
+        frame = frame.f_back
+    return None
+
+
+def compile_wrapper_of(compiled: object) -> object | None:
+    """The same object, from what the user holds: a compiled module, function, or a module compiled in place."""
+    context = getattr(compiled, "dynamo_ctx", None)
+    callback = getattr(context, "callback", None)
+    if callback is None:
+        function = getattr(compiled, "_compiled_call_impl", None) or compiled
+        closure = getattr(function, "__closure__", None) or ()
+        names = getattr(getattr(function, "__code__", None), "co_freevars", ())
+        callback = next((c.cell_contents for n, c in zip(names, closure, strict=True) if n == "callback"), None)
+    return innermost_backend(callback) if callback is not None else None
+
+
+def as_compile_error(error: Exception) -> Exception:
+    """The same error, of a class that torch.compile lets through as it is instead of wrapping it (2.11-2.15).
+
+    The class inherits from the error's own, so `except rematpass.BudgetTooSmall` catches it.
+    """
+    if isinstance(error, ShortenTraceback):
+        return error
+    original = type(error)
+    merged = type(original.__name__, (original, ShortenTraceback), {"__module__": original.__module__})
+    passed = merged.__new__(merged)
+    passed.args = error.args
+    passed.__dict__.update(error.__dict__)
+    passed.first_useful_frame = None
+    return cast("Exception", passed.with_traceback(error.__traceback__))
+
+
+def torch_version() -> str:
+    """torch's version, with its local part."""
+    return str(torch.__version__)
+
+
+def python_version() -> str:
+    """The interpreter's version."""
+    return sys.version.split()[0]

@@ -1,0 +1,154 @@
+import copy
+import json
+import math
+import pickle
+from dataclasses import replace
+
+import pytest
+
+from rematpass.errors import BudgetTooSmall, PlanFileError, RematError
+from rematpass.plan import AliveRecord, Decision, Neighbour, Plan, TimelinePoint, ValueRecord
+
+
+def make_value(name="mm", decision=Decision.KEEP, size_bytes=1024):
+    return ValueRecord(name, size_bytes, (4, "s0"), "float32", decision, "it is cheap", "aten.mm", "layers.0", "m.py:3")
+
+
+def make_plan(**changes):
+    plan = Plan(
+        graph_name="graph 0",
+        fingerprint="abc",
+        device="cpu",
+        torch_version="2.13.0",
+        budget_bytes=4096,
+        peak_bytes=4000,
+        fastest_peak_bytes=8000,
+        smallest_peak_bytes=3000,
+        static_bytes=1000,
+        gradient_bytes=500,
+        recompute_seconds=0.3,
+        step_seconds=3.0,
+        bound_seconds=0.2,
+        values=(make_value(), make_value("relu", Decision.RECOMPUTE, 7), make_value("view", Decision.FREE, 9)),
+        timeline=(TimelinePoint("forward", "mm", 2000), TimelinePoint("backward", "mm_1", 4000)),
+        peak_position=1,
+        alive_at_peak=(AliveRecord("mm", 1024, "kept", "layers.0", "m.py:3"),),
+        cheaper=Neighbour(5000, 0.1),
+        smaller=None,
+        notes=("gradients dominate",),
+        plan_seconds=0.5,
+    )
+    return replace(plan, **changes)
+
+
+class TestJson:
+    @pytest.mark.parametrize("changes", [{}, {"budget_bytes": None, "cheaper": None}, {"values": (), "timeline": ()}])
+    def test_round_trip(self, changes):
+        plan = make_plan(**changes)
+        again = Plan.from_json(plan.to_json())
+        assert again == plan
+        assert again.to_json() == plan.to_json()
+        assert hash(again) == hash(plan)
+        assert all(isinstance(value.decision, Decision) for value in again.values)
+
+    def test_planning_time_is_no_part_of_it(self):
+        slower = make_plan(plan_seconds=9.0)
+        assert slower == make_plan()
+        assert slower.to_json() == make_plan().to_json()
+        assert "plan_seconds" not in slower.to_json()
+
+    def test_survives_pickle_and_copy(self):
+        plan = make_plan()
+        assert pickle.loads(pickle.dumps(plan)) == copy.deepcopy(plan) == plan
+
+    @pytest.mark.parametrize("text", ["", "{", "3", "[]", "null", "{}", '"schema"', make_plan().to_json()[:-9]])
+    def test_refuses_what_is_no_plan(self, text):
+        with pytest.raises(PlanFileError, match="not a plan"):
+            Plan.from_json(text)
+
+    @pytest.mark.parametrize("schema", [0, 2, "1", None])
+    def test_refuses_another_schema(self, schema):
+        text = json.dumps({**json.loads(make_plan().to_json()), "schema": schema})
+        with pytest.raises(PlanFileError, match="schema"):
+            Plan.from_json(text)
+
+    @pytest.mark.parametrize(
+        "damage",
+        [
+            {"values": None},
+            {"values": [3]},
+            {"values": [{}]},
+            {"values": [{"decision": "keep"}]},
+            {"values": [{**json.loads(make_plan().to_json())["values"][0], "decision": "maybe"}]},
+            {"timeline": [{"phase": "forward"}]},
+            {"alive_at_peak": 5},
+            {"cheaper": {"peak": 3}},
+            {"cheaper": 3},
+            {"notes": None},
+            {"surprise": 1},
+        ],
+    )
+    def test_refuses_damaged_fields(self, damage):
+        record = {**json.loads(make_plan().to_json()), **damage}
+        with pytest.raises(PlanFileError, match="damaged"):
+            Plan.from_json(json.dumps(record))
+
+    @pytest.mark.parametrize("field", sorted({*json.loads(make_plan().to_json())} - {"schema"}))
+    def test_refuses_missing_fields(self, field):
+        record = json.loads(make_plan().to_json())
+        del record[field]
+        with pytest.raises(PlanFileError, match="damaged"):
+            Plan.from_json(json.dumps(record))
+
+
+class TestFigures:
+    def test_gap(self):
+        assert make_plan().gap == pytest.approx(0.5)
+        assert make_plan(bound_seconds=0.3).gap == 0.0
+        assert make_plan(bound_seconds=0.4).gap == 0.0  # rounding may put the bound above
+        assert make_plan(bound_seconds=0.0).gap == math.inf
+        assert make_plan(bound_seconds=0.0, recompute_seconds=0.0).gap == 0.0
+
+    def test_recompute_fraction(self):
+        assert make_plan().recompute_fraction == pytest.approx(0.1)
+        assert make_plan(step_seconds=0.0).recompute_fraction == 0.0
+
+    def test_kept_bytes(self):
+        assert make_plan().kept_bytes == 1024
+        assert make_plan(values=()).kept_bytes == 0
+
+    def test_is_frozen(self):
+        with pytest.raises(AttributeError):
+            make_plan().peak_bytes = 3
+
+
+class TestBudgetTooSmall:
+    LARGEST = tuple(AliveRecord(f"value{i}", (9 - i) * 2**20, "kept", f"layers.{i}", f"m.py:{i}") for i in range(7))
+
+    def test_says_need_have_smallest_largest_and_what_to_try(self):
+        message = str(BudgetTooSmall(2**30, 3 * 2**30, self.LARGEST))
+        assert "need 3.0 GiB" in message
+        assert "have 1.0 GiB" in message
+        assert f"memory_budget={3 * 2**30}" in message
+        assert all(f"value{i}  layers.{i}  m.py:{i}" in message for i in range(5))
+        assert "value5" not in message
+        assert "9.0 MiB" in message
+        assert "Try:" in message
+        assert "on_infeasible='warn'" in message
+
+    def test_without_tensors(self):
+        message = str(BudgetTooSmall(1, 2))
+        assert "need 2 B" in message
+        assert "Largest" not in message
+
+    @pytest.mark.parametrize("again", [copy.copy, copy.deepcopy, lambda error: pickle.loads(pickle.dumps(error))])
+    def test_survives_pickle_and_copy(self, again):
+        error = BudgetTooSmall(1, 2, self.LARGEST)
+        other = again(error)
+        assert type(other) is BudgetTooSmall
+        assert str(other) == str(error)
+        assert (other.budget_bytes, other.minimum_bytes, other.largest) == (1, 2, self.LARGEST)
+
+    def test_is_of_the_family(self):
+        assert issubclass(BudgetTooSmall, RematError)
+        assert issubclass(BudgetTooSmall, ValueError)
