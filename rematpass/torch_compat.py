@@ -7,6 +7,7 @@ Never decides anything, never holds state.
 from __future__ import annotations
 
 import contextlib
+import functools
 import inspect
 import sys
 from collections.abc import Callable, Collection, Iterator, Sequence
@@ -53,10 +54,49 @@ __all__ = [
 
 
 def compile_fx(gm: fx.GraphModule, inputs: Sequence[Any], patches: dict[str, Any]) -> Callable[..., Any]:
-    """Inductor's entry point (2.11-2.15) with `patches` in force for forward and, later, backward."""
-    from torch._inductor.compile_fx import compile_fx as inductor
+    """Inductor's entry point (2.11-2.15) with `patches` in force for forward and, later, backward.
 
-    return cast("Callable[..., Any]", inductor(gm, list(inputs), config_patches=patches))
+    Both lowerings run under `_NearChoices`, so that fusion does not undo the planned order.
+    """
+    from torch._inductor.compile_fx import compile_fx as inductor
+    from torch._inductor.compile_fx import compile_fx_inner
+    from torch._inductor.virtualized import V
+
+    @functools.wraps(compile_fx_inner)
+    def inner(*args: Any, **kwargs: Any) -> Any:
+        with V.set_choices_handler(_near_choices()):
+            return compile_fx_inner(*args, **kwargs)
+
+    return cast("Callable[..., Any]", inductor(gm, list(inputs), inner_compile=inner, config_patches=patches))
+
+
+# Kernels further apart than this in Inductor's order are not fused. Fusing two readers of one tensor, or a reader with a
+# producer, moves one of them: at 64 (torch's own limit, for readers only) a weight gradient moves across half a
+# transformer block and keeps its inputs alive there (+6 MiB of 86 on an 8-block model, 2026-11); at 4 the halves of a
+# normalisation part and steps get slower.
+FUSION_REACH = 12
+
+
+@functools.cache
+def _near_choices() -> Any:
+    """Inductor's own heuristics (`torch._inductor.choices`, 2.11-2.15), but only near kernels fuse."""
+    from torch._inductor.choices import InductorChoices
+
+    def is_near(first: Any, second: Any) -> bool:
+        return max(first.max_order, second.max_order) - min(first.min_order, second.min_order) <= FUSION_REACH
+
+    class NearChoices(InductorChoices):  # type: ignore[misc]
+        @staticmethod
+        def can_fuse_horizontal(scheduler: Any, node1: Any, node2: Any, shared_data_score: int) -> bool:
+            may = InductorChoices.can_fuse_horizontal(scheduler, node1, node2, shared_data_score)
+            return bool(may) and is_near(node1, node2)
+
+        @staticmethod
+        def can_fuse_vertical(scheduler: Any, node1: Any, node2: Any, shared_data_score: int) -> bool:
+            may = InductorChoices.can_fuse_vertical(scheduler, node1, node2, shared_data_score)
+            return bool(may) and is_near(node1, node2)
+
+    return NearChoices()
 
 
 def inductor_keys() -> Collection[str]:

@@ -71,7 +71,7 @@ def build_program(
         duration_ns=tuple(prices.again_ns),
         workspace_bytes=(0,) * len(values),
         is_backward=joint.is_backward,
-        in_forward=joint.in_forward,
+        in_forward=_in_forward(joint, facts, constraints),
         may_recompute=tuple(r is None for r in constraints.no_recompute),
         may_keep=tuple(r is None for r in constraints.no_keep),
         is_heavy=tuple(v.is_heavy for v in values),
@@ -80,3 +80,16 @@ def build_program(
         static_bytes=facts.static_bytes,
         is_fusing=is_fusing,
     )
+
+
+def _in_forward(joint: JointProgram, facts: Facts, constraints: Constraints) -> tuple[bool, ...]:
+    """What the forward runs: ancestors of its outputs, and whatever must not be left to the backward."""
+    needed = list(joint.in_forward)
+    for i in range(len(facts.values) - 1, -1, -1):
+        value = facts.values[i]
+        is_pinned = constraints.no_recompute[i] is not None and value.kind not in (Kind.INPUT, Kind.SYMBOL)
+        needed[i] = needed[i] or (is_pinned and not joint.is_backward[i])
+        if needed[i]:
+            for u in value.inputs:
+                needed[u] = True
+    return tuple(needed)

@@ -22,7 +22,7 @@ ALIVE_ROWS = 5
 """Tensors shown at the peak; as many as `BudgetTooSmall` names."""
 
 _INDEX = re.compile(r"(?:^|[.\[])(\d+)(?:\]|(?=[.\[]|$))")
-_TITLES = ("size", "shape", "dtype", "decision", "because", "op", "module", "source")
+_TITLES = ("total", "each", "shape", "dtype", "decision", "because", "op", "module", "source")
 
 
 @dataclass(frozen=True, slots=True)
@@ -177,7 +177,7 @@ def _count(values: Sequence[ValueRecord]) -> str:
 def _value_table(rows: Sequence[FoldedRow]) -> list[str]:
     if not rows:
         return []
-    lines = align_columns([_TITLES, *(_cells(row) for row in rows)], right=(0,))
+    lines = align_columns([_TITLES, *(_cells(row) for row in rows)], right=(0, 1))
     return [f"  {line}" for line in lines]
 
 
@@ -186,7 +186,8 @@ def _cells(row: FoldedRow) -> tuple[str, ...]:
     module = row.module if row.count == 1 else f"{row.module} x{row.count}".lstrip()
     shape = "x".join(str(size) for size in value.shape) or "scalar"
     decision = value.decision.value
-    return (format_bytes(value.bytes), shape, value.dtype, decision, value.because, value.op, module, value.source)
+    sizes = (format_bytes(row.total_bytes), format_bytes(value.bytes))
+    return (*sizes, shape, value.dtype, decision, value.because, value.op, module, value.source)
 
 
 def _peak(plan: Plan) -> list[str]:

@@ -212,12 +212,12 @@ def closure_problem(
     arcs = [(i, place[u]) for i, found in enumerate(reads) for u in found if u in place]
     is_closed = [all(u in place for u in found) for found in reads]
     may_recompute = [program.may_recompute[v] and closed for v, closed in zip(values, is_closed, strict=True)]
-    may_keep = [(program.may_keep[v] and program.in_forward[v]) or v in free for v in values]
+    may_keep = [(program.may_keep[v] or v in free) and program.in_forward[v] for v in values]
     problem = ClosureProblem(
         keep_bytes=np.array([0 if v in free else program.size_bytes[v] for v in values], dtype=np.int64),
         recompute_ns=np.array([program.duration_ns[v] for v in values], dtype=np.int64),
         wanted=_mask(len(values), (place[v] for v in wanted if v in place)),
-        may_keep=np.array([k or not r for k, r in zip(may_keep, may_recompute, strict=True)], dtype=bool),
+        may_keep=np.array(may_keep, dtype=bool),
         may_recompute=np.array(may_recompute, dtype=bool),
         tails=np.array([t for t, _ in arcs], dtype=np.int64),
         heads=np.array([h for _, h in arcs], dtype=np.int64),

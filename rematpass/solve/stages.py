@@ -147,7 +147,7 @@ def _assemble(program: Program, order: list[int], cuts: list[int]) -> Stages:
     forward = _group(stage_of, count, [not b for b in program.is_backward])
     of_backward = _backward_stages(program, stage_of, count)
     backward = _group(of_backward, count, list(program.is_backward))
-    boundary = _boundaries(program, stage_of, forward)
+    boundary = _boundaries(program, stage_of, of_backward, count)
     return Stages(forward, backward, boundary, tuple(stage_of), tuple(made_from_inputs(program)))
 
 
@@ -202,15 +202,18 @@ def _group(stage_of: list[int], count: int, wanted: list[bool]) -> tuple[tuple[i
 
 
 def _boundaries(
-    program: Program, stage_of: list[int], forward: tuple[tuple[int, ...], ...]
+    program: Program, stage_of: list[int], of_backward: list[int], count: int
 ) -> tuple[tuple[int, ...], ...]:
-    """Per stage, the storages made earlier that it or a later stage reads in the forward; what inputs give is left out."""
-    last = _last_stages(program, list(stage_of))
+    """Per stage, the storages made earlier that it or a later stage reads, forward or backward, inputs left out."""
+    last = list(stage_of)
+    for v in range(len(program)):
+        stage = of_backward[v] if program.is_backward[v] else stage_of[v]
+        for u in program.inputs[v]:
+            last[program.root[u]] = max(last[program.root[u]], stage)
     from_inputs = made_from_inputs(program)
-    crossing: list[dict[int, None]] = [{} for _ in forward]
+    crossing: list[list[int]] = [[] for _ in range(count)]
     for v, s in enumerate(stage_of):
-        if s < 0 or from_inputs[v] or program.root[v] != v or not program.in_forward[v]:
-            continue
-        for later in range(s + 1, last[v] + 1):
-            crossing[later][v] = None
-    return tuple(tuple(sorted(c)) for c in crossing)
+        if s >= 0 and program.in_forward[v] and program.root[v] == v and not from_inputs[v]:
+            for group in crossing[s + 1 : last[v] + 1]:
+                group.append(v)
+    return tuple(tuple(c) for c in crossing)

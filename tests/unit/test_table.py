@@ -56,12 +56,12 @@ in every peak: 8.0 MiB of parameters, buffers and batch; at the end also 4.0 MiB
 recompute +3.1 % of step (bound: +3.0 %), gap 3.3 %
 
 kept from the forward: 3 values, 3.0 MiB
-     size  shape    dtype    decision  because                op  module          source
-  1.0 MiB  512x512  float32  keep      dear to compute again  mm  layers[0-2] x3  net.py:7
+    total     each  shape    dtype    decision  because                op  module          source
+  3.0 MiB  1.0 MiB  512x512  float32  keep      dear to compute again  mm  layers[0-2] x3  net.py:7
 
 recomputed in the backward: 1 value, 2.0 MiB
-     size  shape  dtype    decision   because  op   module    source
-  2.0 MiB  7xs0   float32  recompute  cheap    exp  layers.1  net.py:9
+    total     each  shape  dtype    decision   because  op   module    source
+  2.0 MiB  2.0 MiB  7xs0   float32  recompute  cheap    exp  layers.1  net.py:9
 
 peak: 19.0 MiB while the backward runs mm_3; alive there:
   8.0 MiB  input  weight

@@ -1,0 +1,106 @@
+"""Torch-free programs written by hand: a builder, and the shapes that tests use again and again."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from rematpass.solve.program import Kind, Program
+
+INPUT, SYMBOL, VIEW, PART = Kind.INPUT, Kind.SYMBOL, Kind.VIEW, Kind.PART
+POINTWISE, REDUCTION, EXTERN = Kind.POINTWISE, Kind.REDUCTION, Kind.EXTERN
+
+
+@dataclass
+class Builder:
+    """Appends ops; `finish` works out sides and roots as the front end does."""
+
+    static_bytes: int = 0
+    rows: list[dict] = field(default_factory=list)
+
+    def add(self, kind: Kind, *inputs: int, size: int = 0, ns: int = 0, **flags) -> int:
+        self.rows.append({"kind": kind, "inputs": inputs, "size": size, "ns": ns, **flags})
+        return len(self.rows) - 1
+
+    def given(self, size: int = 0) -> int:
+        self.static_bytes += size
+        return self.add(INPUT)
+
+    def tangent(self, size: int) -> int:
+        return self.add(INPUT, size=size, is_backward=True)
+
+    def view(self, base: int) -> int:
+        return self.add(VIEW, base, may_keep=False)
+
+    def finish(self, forward_outputs: list[int], backward_outputs: list[int], *, is_fusing: bool = False) -> Program:
+        rows = self.rows
+        root: list[int] = []
+        backward: list[bool] = []
+        for v, row in enumerate(rows):
+            root.append(root[row["inputs"][0]] if row["kind"] is VIEW else v)
+            backward.append(row.get("is_backward", False) or any(backward[u] for u in row["inputs"]))
+        pinned = [v for v, row in enumerate(rows) if not row.get("may_recompute", True) and not backward[v]]
+        in_forward = self._ancestors([*forward_outputs, *pinned])
+        return Program(
+            kind=tuple(row["kind"] for row in rows),
+            inputs=tuple(row["inputs"] for row in rows),
+            root=tuple(root),
+            size_bytes=tuple(row["size"] for row in rows),
+            duration_ns=tuple(row["ns"] for row in rows),
+            workspace_bytes=tuple(row.get("workspace", 0) for row in rows),
+            is_backward=tuple(backward),
+            in_forward=tuple(v in in_forward for v in range(len(rows))),
+            may_recompute=tuple(row.get("may_recompute", True) for row in rows),
+            may_keep=tuple(row.get("may_keep", True) for row in rows),
+            is_heavy=tuple(row.get("is_heavy", False) for row in rows),
+            forward_outputs=tuple(forward_outputs),
+            backward_outputs=tuple(backward_outputs),
+            static_bytes=self.static_bytes,
+            is_fusing=is_fusing,
+        )
+
+    def _ancestors(self, values: list[int]) -> set[int]:
+        found: set[int] = set()
+        stack = list(values)
+        while stack:
+            v = stack.pop()
+            if v not in found:
+                found.add(v)
+                stack += self.rows[v]["inputs"]
+        return found
+
+
+@dataclass(frozen=True)
+class Layer:
+    """Narrow stream `narrow` bytes, `wide` bytes inside, and what computing both takes."""
+
+    narrow: int = 100
+    wide: int = 1000
+    narrow_ns: int = 10
+    wide_ns: int = 20
+
+
+def layered(layers: list[Layer], *, is_residual: bool = False, is_fusing: bool = False, gradient: int = 8) -> Program:
+    """Layers x -> wide -> heavy pointwise -> x', each with a weight; the backward mirrors them one op each."""
+    b = Builder()
+    x = b.given(100)
+    weights = [(b.given(gradient), b.given(gradient)) for _ in layers]
+    made = []
+    for layer, (w, u) in zip(layers, weights, strict=True):
+        h = b.add(EXTERN, x, w, size=layer.wide, ns=layer.wide_ns)
+        p = b.add(POINTWISE, h, size=layer.wide, ns=layer.narrow_ns, is_heavy=True)
+        y = b.add(EXTERN, p, u, size=layer.narrow, ns=layer.narrow_ns)
+        if is_residual:
+            y = b.add(POINTWISE, x, y, size=layer.narrow, ns=1)
+        made.append((x, h, p, w, u))
+        x = y
+    loss = b.add(REDUCTION, x, size=8, ns=1)
+    g = b.add(POINTWISE, b.tangent(8), x, size=layers[-1].narrow, ns=1)
+    gradients = []
+    for layer, (x_in, h, p, w, u) in reversed(list(zip(layers, made, strict=True))):
+        gradients.append(b.add(EXTERN, g, p, size=gradient, ns=5))
+        gp = b.add(EXTERN, g, u, size=layer.wide, ns=5)
+        gh = b.add(POINTWISE, gp, h, p, size=layer.wide, ns=5)
+        gradients.append(b.add(EXTERN, gh, x_in, size=gradient, ns=5))
+        down = b.add(EXTERN, gh, w, size=layer.narrow, ns=5)
+        g = b.add(POINTWISE, g, down, size=layer.narrow, ns=1) if is_residual else down
+    return b.finish([loss], [*gradients, g], is_fusing=is_fusing)

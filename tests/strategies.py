@@ -1,0 +1,148 @@
+"""Hypothesis strategies: random torch-free programs, and random small torch functions. Both shrink op by op."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import torch
+from hypothesis import strategies as st
+from torch import Tensor
+
+from rematpass.solve.program import Program
+
+from .programs import EXTERN, INPUT, PART, POINTWISE, REDUCTION, VIEW, Builder
+
+SIZES = st.sampled_from([4, 16, 64, 96, 1000])
+TIMES = st.sampled_from([0, 1, 3, 10, 50])
+
+
+@st.composite
+def programs(draw: st.DrawFn, *, most_forward: int = 10, most_backward: int = 8, is_fusing: bool = False) -> Program:
+    """Forward DAG, then backward ops that read gradients and forward values, later ones first. No dead code."""
+    b = Builder()
+    values = [b.given(draw(SIZES)) for _ in range(draw(st.integers(1, 2)))]
+    for _ in range(draw(st.integers(1, most_forward))):
+        values.append(_forward_op(draw, b, values))
+    made = [v for v in values if b.rows[v]["kind"] is not INPUT]
+    outputs = sorted({made[-1], *draw(st.lists(st.sampled_from(values), max_size=2))})
+    gradients = [b.tangent(draw(SIZES))]
+    for position in range(draw(st.integers(1, most_backward))):
+        gradients.append(_backward_op(draw, b, values, gradients, position))
+    read = {u for row in b.rows for u in row["inputs"]}
+    returned = [v for v in gradients if v not in read and b.rows[v]["kind"] is not INPUT]
+    if draw(st.integers(0, 4)) == 0:
+        returned.append(draw(st.sampled_from([*made, gradients[0]])))
+    return _without_dead_code(b, outputs, list(dict.fromkeys(returned)), is_fusing)
+
+
+def _forward_op(draw: st.DrawFn, b: Builder, values: list[int]) -> int:
+    kind = draw(st.sampled_from([POINTWISE, EXTERN, REDUCTION, VIEW, PART]))
+    recent = [values[-1], *values[::-1][:4], *values]
+    first = draw(st.sampled_from(recent))
+    if kind is VIEW:
+        return b.view(first)
+    flags = {"may_recompute": draw(st.integers(0, 7)) > 0, "workspace": draw(st.sampled_from([0, 0, 0, 32]))}
+    inputs = tuple(dict.fromkeys([first, *draw(st.lists(st.sampled_from(recent), max_size=2))]))
+    if kind is PART:
+        several = b.add(EXTERN, *inputs, ns=draw(TIMES), may_keep=False, **flags)
+        values.append(b.add(PART, several, size=draw(SIZES)))
+        return b.add(PART, several, size=draw(SIZES))
+    is_heavy = kind is POINTWISE and draw(st.booleans())
+    return b.add(kind, *inputs, size=draw(SIZES), ns=draw(TIMES), is_heavy=is_heavy, **flags)
+
+
+def _backward_op(draw: st.DrawFn, b: Builder, values: list[int], gradients: list[int], position: int) -> int:
+    """Reads a gradient and up to two forward values, mostly of the mirrored place; sometimes through a helper value."""
+    mirror = values[max(0, len(values) - 1 - 2 * position) :][:4]
+    gradient = draw(st.sampled_from([gradients[-1], *gradients]))
+    kind = draw(st.sampled_from([POINTWISE, EXTERN, REDUCTION, VIEW]))
+    if kind is VIEW:
+        return b.view(gradient)
+    reads = draw(st.lists(st.sampled_from([*mirror, *values]), max_size=2))
+    if reads and draw(st.integers(0, 3)) == 0:  # such as 1 - tanh(x)^2: only the backward wants it
+        reads.append(b.add(POINTWISE, reads[0], size=draw(SIZES), ns=draw(TIMES)))
+    inputs = tuple(dict.fromkeys([gradient, *reads]))
+    return b.add(kind, *inputs, size=draw(SIZES), ns=draw(TIMES))
+
+
+def _without_dead_code(b: Builder, outputs: list[int], returned: list[int], is_fusing: bool) -> Program:
+    alive = b._ancestors([*outputs, *returned])
+    alive |= {v for v, row in enumerate(b.rows) if row["kind"] is INPUT}
+    number = {v: i for i, v in enumerate(sorted(alive))}
+    clean = Builder(b.static_bytes)
+    for v in sorted(alive):
+        clean.rows.append({**b.rows[v], "inputs": tuple(number[u] for u in b.rows[v]["inputs"])})
+    return clean.finish([number[v] for v in outputs], [number[v] for v in returned], is_fusing=is_fusing)
+
+
+def trampled(x: Tensor) -> Tensor:
+    """In place on a copy: functionalization turns it into plain ops."""
+    x = x.clone()
+    x.add_(1)
+    x[0].mul_(0.5)
+    return x
+
+
+def joined(x: Tensor, y: Tensor) -> Tensor:
+    return torch.cat([x[:2], y[2:]])
+
+
+UNARY: dict[str, Callable[[Tensor], Tensor]] = {
+    "exp": lambda x: (x * 0.1).exp(),
+    "tanh": torch.tanh,
+    "sigmoid": torch.sigmoid,
+    "relu": torch.relu,
+    "square": lambda x: x * x * 0.1,
+    "softmax": lambda x: x.softmax(-1),
+    "layer_norm": lambda x: torch.nn.functional.layer_norm(x, (N,)),
+    "row_mean": lambda x: x - x.mean(-1, keepdim=True),
+    "total": lambda x: x * x.sum() * 0.01,
+    "highest": lambda x: x + x.max(-1, keepdim=True).values,
+    "transpose": lambda x: x.t(),
+    "reshape": lambda x: x.reshape(-1)[: N * N].view(N, N),
+    "halves": lambda x: torch.cat(x.chunk(2, 1)[::-1], 1),
+    "expand": lambda x: x[:1].expand(N, N),
+    "in_place": trampled,
+    "frozen": lambda x: x.detach() * x,
+}
+BINARY: dict[str, Callable[[Tensor, Tensor], Tensor]] = {
+    "matmul": lambda x, y: x @ y * 0.3,
+    "add": torch.add,
+    "mul": torch.mul,
+    "where": lambda x, y: torch.where(x > y, x, y * 0.5),
+    "joined": joined,
+}
+N = 6
+
+
+@dataclass(frozen=True)
+class TorchProgram:
+    """Ops (name, first operand, second operand) over a growing list of N x N values; `outputs` index that list.
+
+    Operands count backwards from the newest value. Values 0..2 are the arguments; all need gradients.
+    """
+
+    ops: tuple[tuple[str, int, int], ...]
+    outputs: tuple[int, ...]
+
+    def __call__(self, *arguments: Tensor) -> tuple[Tensor, ...]:
+        values = list(arguments)
+        for name, first, second in self.ops:
+            x, y = values[-1 - first % len(values)], values[-1 - second % len(values)]
+            values.append(UNARY[name](x) if name in UNARY else BINARY[name](x, y))
+        return tuple(values[-1 - o] for o in self.outputs if o < len(self.ops))
+
+    def arguments(self) -> list[Tensor]:
+        generator = torch.Generator().manual_seed(0)
+        return [torch.randn(N, N, dtype=torch.float64, generator=generator).requires_grad_() for _ in range(3)]
+
+
+_OPS = st.tuples(st.sampled_from([*BINARY, *UNARY]), st.integers(0, 5), st.integers(0, 5))
+
+
+def torch_programs() -> st.SearchStrategy[TorchProgram]:
+    """Small functions of three matrices: shared inputs, several outputs, unused values."""
+    ops = st.lists(_OPS, min_size=1, max_size=9).map(tuple)
+    outputs = st.lists(st.integers(0, 8), max_size=2).map(lambda more: (0, *more))
+    return st.builds(TorchProgram, ops, outputs)
