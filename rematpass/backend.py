@@ -157,8 +157,13 @@ def rematpass(
 
 
 def compile_patches(options: Options, partitioner: Partitioner) -> dict[str, Any]:
-    """Inductor options for a step of ours: mode, the user's own, then the hook."""
+    """Inductor options for a step of ours: mode, the user's own, then the hook.
+
+    Inductor holds freed buffers for later ones of the same size, which the allocator does as well, but not beyond a
+    peak: reuse is off unless the user asks for it.
+    """
     return {
+        "allow_buffer_reuse": False,
         **torch_compat.mode_patches(options.mode),
         **options.inductor_patches(),
         "custom_partitioner_fn": partitioner,
@@ -172,13 +177,17 @@ def _compile_noted(
     store = PlanStore(cache_dir())
     stored = store.load(key)
     noted: list[Plan] = []
+
+    def room_bytes() -> int | None:
+        return noted[-1].peak_bytes - noted[-1].static_bytes if noted else None
+
     token = _NOTED.set(noted)
     try:
-        compiled = torch_compat.compile_fx(gm, inputs, patches)
+        compiled = torch_compat.compile_fx(gm, inputs, patches, room_bytes)
         if not noted and stored is None and _may_hit(inputs):
             # Inductor knew the step but nobody kept its plan: compile once more, planning this time.
             with torch_compat.compile_uncached():
-                compiled = torch_compat.compile_fx(gm, inputs, patches)
+                compiled = torch_compat.compile_fx(gm, inputs, patches, room_bytes)
     finally:
         _NOTED.reset(token)
     if noted or stored is None:

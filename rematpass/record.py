@@ -88,7 +88,7 @@ def record_values(inputs: Inputs, point: FrontierPoint) -> tuple[ValueRecord, ..
             continue
         if v in point.decision.kept:
             records.append(_record(inputs, v, Decision.KEEP, _why_kept(inputs, v)))
-        elif runs[v]:
+        elif runs[v] and program.in_forward[v]:
             records.append(_record(inputs, v, Decision.RECOMPUTE, _why_again(inputs, v, runs[v])))
     return tuple(records)
 
@@ -126,8 +126,6 @@ def _why_again(inputs: Inputs, v: int, runs: int) -> str:
         return reason
     program = inputs.program
     times = f", {runs} times" if runs > 1 else ""
-    if not program.in_forward[v]:
-        return f"only the backward needs it{times}"
     if program.duration_ns[v] == 0:
         return f"free: computing it again costs no more than keeping it{times}"
     return f"saves {format_bytes(program.size_bytes[v])} for {_time(program.duration_ns[v])}{times}"

@@ -9,6 +9,7 @@ from __future__ import annotations
 import contextlib
 import functools
 import inspect
+import itertools
 import sys
 from collections.abc import Callable, Collection, Iterator, Sequence
 from typing import Any, cast
@@ -53,10 +54,19 @@ __all__ = [
 ]
 
 
-def compile_fx(gm: fx.GraphModule, inputs: Sequence[Any], patches: dict[str, Any]) -> Callable[..., Any]:
+def compile_fx(
+    gm: fx.GraphModule,
+    inputs: Sequence[Any],
+    patches: dict[str, Any],
+    room_bytes: Callable[[], int | None] = lambda: None,
+) -> Callable[..., Any]:
     """Inductor's entry point (2.11-2.15) with `patches` in force for forward and, later, backward.
 
-    Both lowerings run under `_NearChoices`, so that fusion does not undo the planned order.
+    Args:
+        gm, inputs: as dynamo hands them over.
+        patches: Inductor options.
+        room_bytes: asked when a half is lowered: how much may be live beside the graph's static inputs. Fusion that would
+            need more is refused (see `_FusionGuard`); None refuses nothing.
     """
     from torch._inductor.compile_fx import compile_fx as inductor
     from torch._inductor.compile_fx import compile_fx_inner
@@ -64,39 +74,109 @@ def compile_fx(gm: fx.GraphModule, inputs: Sequence[Any], patches: dict[str, Any
 
     @functools.wraps(compile_fx_inner)
     def inner(*args: Any, **kwargs: Any) -> Any:
-        with V.set_choices_handler(_near_choices()):
+        room = room_bytes()
+        if room is None:
+            return compile_fx_inner(*args, **kwargs)
+        with V.set_choices_handler(guarded_choices(room)):
             return compile_fx_inner(*args, **kwargs)
 
     return cast("Callable[..., Any]", inductor(gm, list(inputs), inner_compile=inner, config_patches=patches))
 
 
-# Kernels further apart than this in Inductor's order are not fused. Fusing two readers of one tensor, or a reader with a
-# producer, moves one of them: at 64 (torch's own limit, for readers only) a weight gradient moves across half a
-# transformer block and keeps its inputs alive there (+6 MiB of 86 on an 8-block model, 2026-11); at 4 the halves of a
-# normalisation part and steps get slower.
-FUSION_REACH = 12
-
-
-@functools.cache
-def _near_choices() -> Any:
-    """Inductor's own heuristics (`torch._inductor.choices`, 2.11-2.15), but only near kernels fuse."""
+def guarded_choices(room_bytes: int) -> Any:
+    """Inductor's own fusion heuristics (`torch._inductor.choices`, 2.11-2.15), less what would break the plan."""
     from torch._inductor.choices import InductorChoices
 
-    def is_near(first: Any, second: Any) -> bool:
-        return max(first.max_order, second.max_order) - min(first.min_order, second.min_order) <= FUSION_REACH
+    guard = _FusionGuard(room_bytes)
 
-    class NearChoices(InductorChoices):  # type: ignore[misc]
+    class GuardedChoices(InductorChoices):  # type: ignore[misc]
         @staticmethod
         def can_fuse_horizontal(scheduler: Any, node1: Any, node2: Any, shared_data_score: int) -> bool:
             may = InductorChoices.can_fuse_horizontal(scheduler, node1, node2, shared_data_score)
-            return bool(may) and is_near(node1, node2)
+            return bool(may) and guard.allows(scheduler, node1, node2)
 
         @staticmethod
         def can_fuse_vertical(scheduler: Any, node1: Any, node2: Any, shared_data_score: int) -> bool:
             may = InductorChoices.can_fuse_vertical(scheduler, node1, node2, shared_data_score)
-            return bool(may) and is_near(node1, node2)
+            return bool(may) and guard.allows(scheduler, node1, node2)
 
-    return NearChoices()
+    return GuardedChoices()
+
+
+class _FusionGuard:
+    """Refuses a fusion that would lift live memory above the plan's.
+
+    Fusing two kernels runs one where the other stands. At the later place, what the earlier one alone read or wrote
+    lives until there; at the earlier place, what the later one writes lives from there. Live bytes along Inductor's
+    unfused order, plus the larger of the two, must stay within the room. The estimate is high where other fusions
+    remove buffers, so it errs towards less fusion.
+    """
+
+    def __init__(self, room_bytes: int) -> None:
+        self._room = room_bytes
+        self._scheduler: Any = None
+        self._live: list[int] = []
+        self._last: dict[str, int] = {}
+        self._size: dict[str, int] = {}
+
+    def allows(self, scheduler: Any, node1: Any, node2: Any) -> bool:
+        low = min(node1.min_order, node2.min_order)
+        high = max(node1.max_order, node2.max_order)
+        if high - low <= 1:
+            return True
+        if self._scheduler is not scheduler:
+            self._measure(scheduler)
+        earlier, later = (node1, node2) if node1.min_order == low else (node2, node1)
+        touched = {
+            name for node in earlier.get_nodes() for name in (*_read_names(node), *_written_names(node))
+        }
+        moved_down = sum(self._size.get(name, 0) for name in touched if self._last.get(name, high) < high)
+        moved_up = sum(self._size.get(name, 0) for node in later.get_nodes() for name in _written_names(node))
+        return max(self._live[low : high + 1], default=0) + max(moved_down, moved_up) <= self._room
+
+    def _measure(self, scheduler: Any) -> None:
+        """Live bytes per node of the unfused order, and each buffer's size and last reader."""
+        nodes = sorted((n for group in scheduler.nodes for n in group.get_nodes()), key=lambda n: n.min_order)
+        count = 1 + max((n.max_order for n in nodes), default=0)
+        first: dict[str, int] = {}
+        self._scheduler, self._last, self._size = scheduler, {}, _buffer_bytes(scheduler)
+        for node in nodes:
+            for name in _written_names(node):
+                first[name] = node.min_order
+                self._last.setdefault(name, node.min_order)
+            for name in _read_names(node):
+                self._last[name] = max(self._last.get(name, 0), node.max_order)
+        self._last.update(dict.fromkeys(_output_names(), count - 1))
+        change = [0] * (count + 1)
+        for name, last in self._last.items():
+            change[first.get(name, 0)] += self._size.get(name, 0)
+            change[last + 1] -= self._size.get(name, 0)
+        self._live = list(itertools.accumulate(change[:-1]))
+
+
+def _read_names(node: Any) -> list[str]:
+    return [dep.name for dep in node.read_writes.reads]
+
+
+def _written_names(node: Any) -> list[str]:
+    return [buffer.get_name() for buffer in node.get_outputs()]
+
+
+def _output_names() -> list[str]:
+    from torch._inductor.virtualized import V
+
+    return list(V.graph.get_output_names())
+
+
+def _buffer_bytes(scheduler: Any) -> dict[str, int]:
+    """Bytes of every buffer and of every graph input that dies inside (parameters do not), 2.11-2.15."""
+    from torch._inductor.memory import compute_size_for_scheduler_buffer, get_freeable_input_buf
+    from torch._inductor.virtualized import V
+    from torch.utils._ordered_set import OrderedSet
+
+    sizes = {name: pair[1] for name, pair in compute_size_for_scheduler_buffer(scheduler.name_to_buf).items()}
+    inputs = get_freeable_input_buf(scheduler.nodes, OrderedSet(V.graph.graph_inputs))
+    return {**sizes, **{name: buffer.mpi_buffer.size_free for name, buffer in inputs.items()}}
 
 
 def inductor_keys() -> Collection[str]:
@@ -121,7 +201,7 @@ def compile_uncached() -> Iterator[None]:
 
     with (
         functorch_config.patch(enable_autograd_cache=False),
-        inductor_config.patch(force_disable_caches=True),
+        inductor_config.patch(fx_graph_cache=False, fx_graph_remote_cache=False),
     ):
         yield
 

@@ -94,7 +94,7 @@ def _recompute_reason(node: torch_compat.Node, kind: Kind, reads_mutated: bool) 
 def _keep_reason(node: torch_compat.Node, kind: Kind, no_recompute: str | None) -> str | None:
     if kind is Kind.VIEW:
         return "a view; its base is kept or recomputed"
-    if kind is Kind.EXTERN and isinstance(node.meta.get("val"), (tuple, list)):
+    if isinstance(node.meta.get("val"), (tuple, list)):
         return "several results; each is kept or recomputed"
     if torch_compat.user_policy(node) == "MUST_RECOMPUTE" and no_recompute is None:
         return "your checkpoint policy says MUST_RECOMPUTE"

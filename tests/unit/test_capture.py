@@ -1,0 +1,56 @@
+"""Which side of the joint graph an op is on."""
+
+import torch
+from torch import nn
+
+from tests.tracing import dynamo_joint_of, joint_of
+
+
+def matrix():
+    return torch.ones(4, 4, requires_grad=True)
+
+
+def names(joint, flags):
+    return {n.name for n, flag in zip(joint.nodes, flags, strict=True) if flag}
+
+
+def test_sides():
+    joint = joint_of(lambda x: x.tanh().sum(), [matrix()])
+    assert {"tanh", "sum_1"} <= names(joint, joint.in_forward)
+    assert "tangents_1" in names(joint, joint.is_backward)
+    assert not names(joint, joint.in_forward) & names(joint, joint.is_backward)
+    assert joint.num_fwd_outputs == 1
+    assert [joint.nodes[o].name for o in joint.forward_outputs] == ["sum_1"]
+
+
+def test_inputs_without_gradient_return_nothing():
+    joint = joint_of(lambda x, y: (x * y).sum(), [matrix(), torch.ones(4, 4)])
+    assert len(joint.backward_outputs) == 2
+    assert joint.backward_outputs[1] is None
+    assert joint.is_backward[joint.backward_outputs[0]]
+
+
+def test_common_subexpressions_are_merged_and_dead_code_is_gone():
+    def step(x):
+        x.cos()
+        return (x.exp() * x.exp()).sum()
+
+    targets = [str(n.target) for n in joint_of(step, [matrix()]).nodes]
+    assert targets.count("aten.exp.default") == 1
+    assert "aten.cos.default" not in targets
+
+
+def test_parameters_and_buffers_are_static():
+    model = nn.BatchNorm1d(4)
+    joint = dynamo_joint_of(model, [matrix()])
+    static = {joint.nodes[i].meta["val"].shape for i in joint.static_inputs}
+    assert torch.Size([4]) in static
+    assert torch.Size([4, 4]) not in static
+    assert len(joint.static_inputs) == 5
+
+
+def test_mutated_inputs():
+    joint = dynamo_joint_of(nn.BatchNorm1d(4), [matrix()])
+    assert len(joint.mutated_inputs) == 3  # running mean, running variance, counter
+    assert set(joint.mutated_inputs) <= set(joint.static_inputs)
+    assert joint_of(lambda x: x.exp().sum(), [matrix()]).mutated_inputs == ()

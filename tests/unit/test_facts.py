@@ -1,0 +1,108 @@
+"""Bytes, storages, module paths, source lines."""
+
+import pytest
+import torch
+from torch import nn
+
+from rematpass.graph.facts import collect_facts, storage_bytes
+from rematpass.solve.program import Kind
+from tests.tracing import dynamo_joint_of, joint_of
+
+
+@pytest.mark.parametrize(
+    ("tensor", "size_bytes"),
+    [
+        (torch.empty(4, 6), 96),
+        (torch.empty(4, 6, dtype=torch.float64), 192),
+        (torch.empty(4, 6).t(), 96),
+        (torch.empty(1, 6).expand(4, 6), 24),
+        (torch.empty(4, 6)[:, :2], 4 * (3 * 6 + 1 + 1)),
+        (torch.empty(4, 6)[::2], 4 * (12 + 6)),
+        (torch.empty(0, 6), 0),
+        (torch.empty(()), 4),
+        (torch.empty(3, dtype=torch.bool), 3),
+    ],
+)
+def test_storage_bytes_is_the_span(tensor, size_bytes):
+    assert storage_bytes(tensor) == size_bytes
+
+
+def facts_of(function, *arguments, joint=joint_of):
+    facts = collect_facts(joint(function, list(arguments)))
+    return facts, {value.name: value for value in facts.values}
+
+
+def matrix(*shape):
+    return torch.ones(*shape, requires_grad=True)
+
+
+def test_views_cost_nothing_and_live_in_their_base():
+    facts, by_name = facts_of(lambda x: x.exp().t().reshape(2, 12).sin(), matrix(4, 6))
+    base = by_name["exp"]
+    for value in facts.values:
+        if value.kind is Kind.VIEW and value.name in ("t", "view"):
+            assert value.size_bytes == 0
+    assert base.size_bytes == 96
+    assert facts.values[by_name["t"].root] is base
+    assert by_name["t"].view_bytes == 96
+
+
+def test_static_bytes_are_the_inputs_of_the_forward():
+    facts, _ = facts_of(lambda x, w: (x @ w).sum(), torch.ones(4, 6), matrix(6, 5))
+    assert facts.static_bytes == 4 * (24 + 30)
+    assert facts.device_type == "cpu"
+
+
+def test_an_argument_given_twice_counts_once():
+    x = matrix(4, 6)
+    facts, _ = facts_of(lambda x, y: (x * y).sum(), x, x)
+    assert facts.static_bytes == 96
+
+
+def test_ops_that_return_several():
+    _, by_name = facts_of(lambda x: x.exp().max(0).values, matrix(4, 6))
+    assert (by_name["max_1"].size_bytes, by_name["max_1"].shape) == (0, ())
+    parts = {name: value.size_bytes for name, value in by_name.items() if value.kind is Kind.PART}
+    assert parts["getitem"] == 4 * 6
+    assert parts["getitem_1"] == 8 * 6
+
+
+class Block(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.up = nn.Linear(4, 8)
+        self.blocks = nn.ModuleList([nn.Linear(8, 8) for _ in range(2)])
+
+    def forward(self, x):
+        x = self.up(x).tanh()
+        for block in self.blocks:
+            x = block(x).exp()  # the line to be found
+        return x.sum()
+
+
+def test_module_path_and_source_line():
+    facts, _ = facts_of(Block(), torch.ones(2, 4), joint=dynamo_joint_of)
+    linear = [v for v in facts.values if v.op in ("addmm", "mm") and not v.name.startswith("mm")]
+    assert [v.module for v in linear] == ["up", "blocks.0", "blocks.1"]
+    exp = [v for v in facts.values if v.op == "exp"]
+    assert [v.module for v in exp] == ["", ""]
+    assert all(v.source.startswith("test_facts.py:") for v in exp)
+    assert all(v.source.endswith("x = block(x).exp()  # the line to be found") for v in exp)
+
+
+def test_module_path_of_a_function_that_calls_a_module():
+    """A training step written as a function: paths as in `model.named_modules()`, no internals of dynamo."""
+    model = Block()
+
+    def step(x):
+        return model(x)
+
+    facts, _ = facts_of(step, torch.ones(2, 4), joint=dynamo_joint_of)
+    linear = [v.module for v in facts.values if v.op == "addmm"]
+    assert [m.removeprefix("model").strip(".") for m in linear] == ["up", "blocks.0", "blocks.1"]
+
+
+def test_facts_hold_no_torch_object():
+    facts, _ = facts_of(lambda x: x.exp().sum(), matrix(4, 6))
+    plain = (str, int, bool, tuple)
+    assert all(isinstance(getattr(v, name), plain) for v in facts.values for name in v.__slots__)

@@ -1,0 +1,169 @@
+"""The simulator against an independent one, and against sums worked out by hand."""
+
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from rematpass.solve.liveness import local_peak, simulate
+from rematpass.solve.order import forward_sequence, order_backward
+from rematpass.solve.program import Kind, Schedule
+from tests.naive_simulator import Half, naive_timeline
+from tests.programs import EXTERN, PART, POINTWISE, REDUCTION, Builder
+from tests.strategies import programs
+
+QUICK = settings(deadline=None, max_examples=150, derandomize=True)
+
+
+@st.composite
+def scheduled(draw, *, is_fusing=False):
+    """A program, and a backward that computes some values again, here and there, once or several times."""
+    program = draw(programs(is_fusing=is_fusing))
+    may = [
+        v
+        for v, kind in enumerate(program.kind)
+        if not program.is_backward[v] and program.may_recompute[v] and kind not in (Kind.INPUT, Kind.SYMBOL)
+    ]
+    backward = []
+    for v, is_backward in enumerate(program.is_backward):
+        if is_backward and program.kind[v] is not Kind.INPUT:
+            needed = {u for u in program.inputs[v] if not program.in_forward[u] and u in may} - set(backward)
+            chosen = draw(st.sets(st.sampled_from(may), max_size=3)) if may else set()
+            backward += sorted(chosen | needed)
+            backward.append(v)
+    return program, Schedule(forward_sequence(program), tuple(backward))
+
+
+@QUICK
+@given(scheduled())
+def test_same_bytes_as_the_naive_simulator(case):
+    program, schedule = case
+    timeline = simulate(program, schedule)
+    assert (list(timeline.forward_bytes), list(timeline.backward_bytes)) == naive_timeline(program, schedule)
+
+
+@QUICK
+@given(scheduled(), st.data())
+def test_local_peak_is_that_of_the_naive_simulator(case, data):
+    program, schedule = case
+    sequence = schedule.backward
+    returned = set(data.draw(st.sets(st.sampled_from(sequence)))) if sequence else set()
+    outside = set(data.draw(st.sets(st.sampled_from(program.root))))
+    reads = [(m, u) for m, v in enumerate(sequence) for u in program.inputs[v]]
+    given_values = {u for m, u in reads if u not in sequence[:m]}
+    half = Half(program, sequence, given_values - {v for v in given_values if program.root[v] in outside})
+    naive = max(half.live_bytes(half.final(returned)), default=0)
+    assert local_peak(program, sequence, returned, outside) == naive
+
+
+@QUICK
+@given(scheduled())
+def test_alive_at_the_peak_adds_up(case):
+    program, schedule = case
+    timeline = simulate(program, schedule)
+    live = [*timeline.forward_bytes, *timeline.backward_bytes]
+    if not live:
+        return
+    assert timeline.peak_bytes == max(live) == live[timeline.peak_position]
+    ops = [v for v in (*schedule.forward, *schedule.backward) if program.kind[v] not in (Kind.INPUT, Kind.SYMBOL)]
+    scratch = program.workspace_bytes[ops[timeline.peak_position]]
+    assert sum(size for _, size in timeline.alive) + scratch + program.static_bytes == timeline.peak_bytes
+
+
+@QUICK
+@given(scheduled(is_fusing=True))
+def test_fusion_never_needs_more_than_the_storing_executor_plus_what_it_delays(case):
+    """Every position of the fusing model stays below everything being stored and held to the end."""
+    program, schedule = case
+    timeline = simulate(program, schedule)
+    ceiling = program.static_bytes + sum(
+        program.size_bytes[v] + program.workspace_bytes[v]
+        for v in (*schedule.forward, *schedule.backward, *range(len(program)))
+    )
+    assert program.static_bytes <= timeline.peak_bytes <= ceiling
+    live = [*timeline.forward_bytes, *timeline.backward_bytes]
+    assert all(program.static_bytes <= b for b in live)
+
+
+def forward_bytes(b, outputs, *, is_fusing=True):
+    """Live bytes along the forward of a program whose backward reads nothing of it."""
+    g = b.add(POINTWISE, b.tangent(4), size=4)
+    program = b.finish(outputs, [g], is_fusing=is_fusing)
+    return list(simulate(program, order_backward(program, ()).schedule).forward_bytes)
+
+
+def test_a_pointwise_result_between_kernels_is_stored_and_takes_over_its_dying_input():
+    b = Builder(static_bytes=100)
+    x = b.given()
+    a = b.add(EXTERN, x, size=64)
+    p = b.add(POINTWISE, a, size=64)
+    m = b.add(EXTERN, p, size=16)
+    assert forward_bytes(b, [m]) == [164, 164, 180]
+
+
+def test_an_executor_that_does_not_fuse_takes_over_nothing():
+    b = Builder(static_bytes=100)
+    x = b.given()
+    a = b.add(EXTERN, x, size=64)
+    p = b.add(POINTWISE, a, size=64)
+    m = b.add(EXTERN, p, size=16)
+    assert forward_bytes(b, [m], is_fusing=False) == [164, 228, 180]
+
+
+def test_a_pointwise_result_is_computed_inside_a_reduction():
+    b = Builder(static_bytes=100)
+    a = b.add(EXTERN, b.given(), size=64)
+    p = b.add(POINTWISE, a, size=64)
+    q = b.add(POINTWISE, p, size=64)
+    r = b.add(REDUCTION, q, size=4)
+    assert forward_bytes(b, [r]) == [164, 164, 164, 168]  # p and q never exist; a lives until r has read it
+
+
+def test_no_taking_over_of_another_size():
+    b = Builder(static_bytes=100)
+    a = b.add(EXTERN, b.given(), size=64)
+    p = b.add(POINTWISE, a, size=32)  # narrower dtype
+    m = b.add(EXTERN, p, size=16)
+    assert forward_bytes(b, [m]) == [164, 196, 148]
+
+
+def shared(*, is_heavy):
+    """One pointwise value, two reductions that read it, at different times."""
+    b = Builder(static_bytes=100)
+    a = b.add(EXTERN, b.given(), size=64)
+    p = b.add(POINTWISE, a, size=64, is_heavy=is_heavy)
+    r1 = b.add(REDUCTION, p, size=4)
+    r2 = b.add(REDUCTION, p, size=4)
+    return forward_bytes(b, [r1, r2])
+
+
+def test_a_cheap_value_with_two_readers_is_computed_twice():
+    assert shared(is_heavy=False) == [164, 164, 168, 172]  # a stays for both
+
+
+def test_an_expensive_value_with_two_readers_is_stored():
+    assert shared(is_heavy=True) == [164, 164, 168, 172]  # p took over a
+
+
+def many_reads(count, readers):
+    b = Builder(static_bytes=100)
+    x = b.given()
+    sources = [b.add(EXTERN, x, size=10) for _ in range(count)]
+    p = b.add(POINTWISE, *sources, size=64)
+    found = [b.add(REDUCTION, p, size=4) for _ in range(readers)]
+    return forward_bytes(b, found)[count:]
+
+
+def test_a_value_of_many_inputs_is_stored():
+    assert many_reads(8, 1) == [180, 184]  # computed inside its reader: its 8 inputs wait for it
+    assert many_reads(9, 1) == [100 + 90 + 64, 100 + 64 + 4]
+    assert many_reads(4, 2) == [140, 144, 148]
+    assert many_reads(5, 2) == [100 + 50 + 64, 100 + 64 + 4, 100 + 64 + 8]
+
+
+def test_results_of_an_op_that_returns_several_exist_as_soon_as_it_ran():
+    """Both results are allocated by the op itself, while its input is still there."""
+    b = Builder(static_bytes=100)
+    a = b.add(EXTERN, b.given(), size=64)
+    several = b.add(EXTERN, a, may_keep=False)
+    p, q = b.add(PART, several, size=50), b.add(PART, several, size=30)
+    s = b.add(REDUCTION, p, q, size=4)
+    assert max(forward_bytes(b, [s], is_fusing=False)) == 100 + 64 + 50 + 30
