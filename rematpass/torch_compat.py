@@ -47,6 +47,7 @@ __all__ = [
     "is_must_be_in_forward",
     "mode_patches",
     "mutated_input_positions",
+    "num_threads",
     "plain_partition",
     "python_version",
     "torch_version",
@@ -83,6 +84,16 @@ def compile_fx(
     return cast("Callable[..., Any]", inductor(gm, list(inputs), inner_compile=inner, config_patches=patches))
 
 
+# Two readers of one tensor further apart than this in Inductor's order are not fused. A value computed twice has two such
+# readers, and fusing them computes both at the first place: at 64, torch's own limit, 2 MiB of 76 on an 8-block model
+# (2026-11); at 4 the halves of a normalisation's backward part and steps get slower.
+READERS_REACH = 12
+
+
+def _distance(node1: Any, node2: Any) -> int:
+    return int(max(node1.max_order, node2.max_order) - min(node1.min_order, node2.min_order))
+
+
 def guarded_choices(room_bytes: int) -> Any:
     """Inductor's own fusion heuristics (`torch._inductor.choices`, 2.11-2.15), less what would break the plan."""
     from torch._inductor.choices import InductorChoices
@@ -93,7 +104,7 @@ def guarded_choices(room_bytes: int) -> Any:
         @staticmethod
         def can_fuse_horizontal(scheduler: Any, node1: Any, node2: Any, shared_data_score: int) -> bool:
             may = InductorChoices.can_fuse_horizontal(scheduler, node1, node2, shared_data_score)
-            return bool(may) and guard.allows(scheduler, node1, node2)
+            return bool(may) and _distance(node1, node2) <= READERS_REACH and guard.allows(scheduler, node1, node2)
 
         @staticmethod
         def can_fuse_vertical(scheduler: Any, node1: Any, node2: Any, shared_data_score: int) -> bool:
@@ -341,6 +352,11 @@ def as_compile_error(error: Exception) -> Exception:
 def torch_version() -> str:
     """torch's version, with its local part."""
     return str(torch.__version__)
+
+
+def num_threads() -> int:
+    """Threads that CPU kernels use now; their scratch grows with it."""
+    return int(torch.get_num_threads())
 
 
 def python_version() -> str:

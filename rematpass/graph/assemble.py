@@ -69,7 +69,7 @@ def build_program(
         root=tuple(v.root for v in values),
         size_bytes=tuple(sizes),
         duration_ns=tuple(prices.again_ns),
-        workspace_bytes=(0,) * len(values),
+        workspace_bytes=tuple(v.workspace_bytes for v in values),
         is_backward=joint.is_backward,
         in_forward=_in_forward(joint, facts, constraints),
         may_recompute=tuple(r is None for r in constraints.no_recompute),

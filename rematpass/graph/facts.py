@@ -15,6 +15,7 @@ from ..solve.program import Kind
 from .capture import JointProgram
 from .flops import concrete, count_flops
 from .op_traits import base_name, is_heavy, kind_of
+from .workspace import workspace_bytes
 
 # CUDA's caching allocator hands out multiples of 512 bytes (c10/cuda/CUDACachingAllocator.cpp, kMinBlockSize).
 CUDA_BLOCK_BYTES = 512
@@ -22,7 +23,8 @@ CUDA_BLOCK_BYTES = 512
 
 @dataclass(frozen=True, slots=True)
 class ValueFacts:
-    """One value. `size_bytes` is its whole storage when it owns one, else 0; `view_bytes` what it shows of it."""
+    """One value. `size_bytes` is its whole storage when it owns one, else 0; `view_bytes` what it shows of it;
+    `workspace_bytes` is live beside inputs and result while it is computed."""
 
     name: str
     op: str
@@ -34,6 +36,7 @@ class ValueFacts:
     shape: tuple[int, ...]
     dtype: str
     flops: int
+    workspace_bytes: int
     is_heavy: bool
     module: str
     source: str
@@ -79,10 +82,18 @@ def _describe(
         shape=tuple(concrete(s) for s in value.shape) if is_tensor else (),
         dtype=str(value.dtype).removeprefix("torch.") if is_tensor else "",
         flops=count_flops(node) if node.op == "call_function" else 0,
+        workspace_bytes=_scratch_bytes(node, value, block),
         is_heavy=is_heavy(node),
         module=module_path(node),
         source=source_line(node),
     )
+
+
+def _scratch_bytes(node: fx.Node, value: object, block: int) -> int:
+    """Scratch of the op, and everything a multi-result op returns: its parts are counted one by one after it ran."""
+    parts = value if isinstance(value, (tuple, list)) else ()
+    returned = sum(_round_up(storage_bytes(t), block) for t in parts if isinstance(t, torch.Tensor))
+    return returned + workspace_bytes(node)
 
 
 def storage_bytes(value: torch.Tensor) -> int:

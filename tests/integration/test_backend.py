@@ -1,0 +1,247 @@
+"""What a user types, end to end. Compilations are few and tiny."""
+
+import copy
+import json
+import os
+import subprocess
+import sys
+import textwrap
+
+import pytest
+import torch
+from functorch.compile import aot_function, nop
+from torch import nn
+
+import rematpass
+
+SCALAR = {"cpp.simdlen": 1}  # kernels without vector instructions compile twice as fast
+
+
+@pytest.fixture(autouse=True)
+def fresh_caches(tmp_path, monkeypatch):
+    monkeypatch.setenv("TORCHINDUCTOR_CACHE_DIR", str(tmp_path / "inductor"))
+    monkeypatch.setenv("REMATPASS_CACHE_DIR", str(tmp_path / "rematpass"))
+    torch._dynamo.reset()
+    yield
+    torch._dynamo.reset()
+
+
+class Tiny(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.layers = nn.ModuleList(nn.Linear(8, 8) for _ in range(3))
+
+    def forward(self, x):
+        for layer in self.layers:
+            x = layer(x).tanh()
+        return x.sum()
+
+
+def tiny():
+    torch.manual_seed(0)
+    return Tiny(), torch.ones(64, 8)
+
+
+def run_python(script, *, folder, **environment):
+    """Run `script` in a fresh interpreter; returns (stdout, stderr)."""
+    source = textwrap.dedent(script)
+    caches = {"TORCHINDUCTOR_CACHE_DIR": folder / "inductor", "REMATPASS_CACHE_DIR": folder / "rematpass"}
+    env = {**os.environ, **{k: str(v) for k, v in {**caches, **environment}.items()}}
+    done = subprocess.run(
+        [sys.executable, "-c", source], capture_output=True, text=True, env=env, cwd=folder, timeout=300, check=False
+    )
+    assert done.returncode == 0, done.stderr[-3000:]
+    return done.stdout, done.stderr
+
+
+STEP = """
+import json, sys, torch
+from torch._dynamo.utils import counters
+torch.manual_seed(0)
+model = torch.nn.Sequential(torch.nn.Linear(8, 8), torch.nn.Tanh(), torch.nn.Linear(8, 8))
+options = {"memory_budget": BUDGET, "cpp.simdlen": 1}
+compiled = torch.compile(model, backend="rematpass", options=options)
+was_imported = "rematpass.backend" in sys.modules
+compiled(torch.ones(64, 8)).sum().backward()
+import rematpass
+(plan,) = rematpass.plans(compiled)
+print(json.dumps({
+    "plan": plan.to_json(), "was_imported": was_imported, "gradient": model[0].weight.grad.sum().item(),
+    "hits": counters["aot_autograd"]["autograd_cache_hit"], "misses": counters["aot_autograd"]["autograd_cache_miss"],
+}))
+"""
+
+
+def test_no_import_cache_hits_and_the_log_line(tmp_path):
+    """Four processes that share caches: the second plans nothing and still shows the plan; another budget plans anew."""
+    first, second, roomy, logged = (
+        run_python(STEP.replace("BUDGET", budget), folder=tmp_path, **more)
+        for budget, more in [
+            ("'none'", {}),
+            ("'none'", {}),
+            ("'1GiB'", {}),
+            ("'none'", {"TORCH_LOGS": "+rematpass", "TORCHINDUCTOR_FORCE_DISABLE_CACHES": "1"}),
+        ]
+    )
+    told = [json.loads(stdout.splitlines()[-1]) for stdout, _ in (first, second, roomy, logged)]
+    assert not any(t["was_imported"] for t in told)
+    assert (told[0]["hits"], told[0]["misses"]) == (0, 1)
+    assert (told[1]["hits"], told[1]["misses"]) == (1, 0)
+    assert told[1]["plan"] == told[0]["plan"]
+    assert (told[2]["hits"], told[2]["misses"]) == (0, 1)
+    assert json.loads(told[2]["plan"])["budget_bytes"] == 2**30
+    assert told[3]["plan"] == told[0]["plan"]
+    assert len({t["gradient"] for t in told}) == 1
+    lines = [line for line in logged[1].splitlines() if "rematpass: graph 0: peak" in line]
+    assert len(lines) == 1, logged[1][-2000:]
+    assert "ms to plan" in lines[0]
+    assert not first[1].strip(), "a step that works prints nothing"
+
+
+PLAN = """
+import torch, rematpass
+from rematpass.options import parse_options
+model = torch.nn.Sequential(*(torch.nn.Sequential(torch.nn.Linear(8, 8), torch.nn.Sigmoid()) for _ in range(3)))
+plan = rematpass.plan(model, (torch.ones(64, 8),), memory_budget="none")
+plan = rematpass.plan(model, (torch.ones(64, 8),), memory_budget=plan.smallest_peak_bytes, save=["*.sigmoid", "addmm"])
+print(plan.to_json())
+"""
+
+
+def test_planning_is_the_same_in_any_process(tmp_path):
+    texts = [run_python(PLAN, folder=tmp_path, PYTHONHASHSEED=seed)[0] for seed in range(4)]
+    assert len(set(texts)) == 1
+
+
+def test_planning_twice_gives_equal_bytes():
+    model, x = tiny()
+    texts = {rematpass.plan(model, (x,), memory_budget="none").to_json() for _ in range(2)}
+    assert len(texts) == 1
+
+
+def test_planning_warns_of_nothing_and_leaves_no_gradient(recwarn):
+    model, x = tiny()
+    rematpass.plan(model, (x,), memory_budget="none")
+    assert [str(w.message) for w in recwarn] == []
+    assert all(p.grad is None for p in model.parameters())
+
+
+def test_plan_without_a_gradient_is_refused():
+    model, x = tiny()
+    with pytest.raises(rematpass.RematError, match="nothing to plan"):
+        rematpass.plan(model.requires_grad_(False), (x,))
+
+
+def test_plan_of_a_model_with_a_graph_break_is_refused():
+    def step(x):
+        y = x.exp()
+        torch._dynamo.graph_break()
+        return y.sum()
+
+    with pytest.raises(rematpass.RematError, match="does not trace into one graph"):
+        rematpass.plan(step, (torch.ones(4, requires_grad=True),))
+
+
+def compile_tiny(**options):
+    model, x = tiny()
+    return torch.compile(model, backend="rematpass", options={**SCALAR, **options}), x
+
+
+def test_budget_too_small_is_raised_as_it_is_and_its_minimum_works():
+    compiled, x = compile_tiny(memory_budget=1000)
+    with pytest.raises(rematpass.BudgetTooSmall) as caught:
+        compiled(x)
+    error = caught.value
+    assert isinstance(error, ValueError)
+    assert error.budget_bytes == 1000
+    assert 0 < len(error.largest)
+    assert f"memory_budget={error.minimum_bytes}" in str(error)
+    assert "Try:" in str(error)
+    model, x = tiny()
+    assert rematpass.plan(model, (x,), memory_budget=error.minimum_bytes).peak_bytes == error.minimum_bytes
+    with pytest.raises(rematpass.BudgetTooSmall):
+        rematpass.plan(model, (x,), memory_budget=error.minimum_bytes - 1)
+
+
+def test_on_infeasible_warn_takes_the_smallest_peak():
+    model, x = tiny()
+    with pytest.warns(UserWarning, match="memory budget too small"):
+        plan = rematpass.plan(model, (x,), memory_budget=1000, on_infeasible="warn")
+    assert plan.peak_bytes == plan.smallest_peak_bytes
+    assert any("cannot be met" in note for note in plan.notes)
+
+
+@pytest.mark.parametrize("options", [{"memory_bugdet": 1000}, {"memory_budget": 0.5}, {"cpp.simdlenn": 1}])
+def test_wrong_options_are_refused(options):
+    compiled, x = compile_tiny(**options)
+    with pytest.raises(rematpass.OptionError):
+        compiled(x)
+
+
+def test_a_graph_break_gives_two_plans_and_eager_gradients():
+    model = nn.Linear(8, 8)
+
+    def step(x):
+        y = model(x).tanh()
+        torch._dynamo.graph_break()
+        return (y.exp() * y).sum()
+
+    x = torch.ones(4, 8)
+    step(x).backward()
+    expected, model.weight.grad = model.weight.grad, None
+    compiled = torch.compile(step, backend="rematpass", options={"memory_budget": "none", **SCALAR})
+    compiled(x).backward()
+    torch.testing.assert_close(model.weight.grad, expected)
+    assert [p.graph_name for p in rematpass.plans(compiled)] == ["graph 0", "graph 1"]
+
+
+def test_inference_is_handed_on():
+    compiled, x = compile_tiny(memory_budget=1)
+    with torch.no_grad():
+        result = compiled(x)
+    torch.testing.assert_close(result, compiled._orig_mod(x).detach())
+    with pytest.warns(UserWarning, match="0 graphs planned"):
+        assert rematpass.plans(compiled) == []
+
+
+def test_in_place_compilation_of_a_built_in_class_is_warned_of():
+    model = nn.Sequential(nn.Linear(8, 8))
+    model.compile(backend="rematpass")
+    with pytest.warns(UserWarning, match=r"nn\.Sequential"):
+        assert rematpass.plans(model) == []
+
+
+def test_inductor_options_work_with_plain_compile():
+    model, x = tiny()
+    options = rematpass.inductor_options(memory_budget="none", **SCALAR)
+    twin = copy.deepcopy(options)
+    assert twin == options
+    assert rematpass.inductor_options(memory_budget=2**30, **SCALAR) != options
+    model(x).backward()
+    expected = [p.grad.clone() for p in model.parameters()]
+    model.zero_grad()
+    compiled = torch.compile(model, options=twin)
+    compiled(x).backward()
+    torch.testing.assert_close([p.grad for p in model.parameters()], expected)
+    (plan,) = rematpass.plans(compiled)
+    assert plan.budget_bytes is None
+
+
+def test_partition_fn_notes_its_plans():
+    split = rematpass.partition_fn(memory_budget="1GiB")
+    x = torch.ones(4, requires_grad=True)
+    aot_function(lambda x: x.exp().sum(), nop, nop, partition_fn=split)(x).backward()
+    (plan,) = split.plans
+    assert plan.budget_bytes == 2**30
+    torch.testing.assert_close(x.grad, x.detach().exp())
+
+
+def test_partition_fn_reads_its_options_at_once():
+    with pytest.raises(rematpass.OptionError):
+        rematpass.partition_fn(memory_budget="a lot")
+
+
+def test_partition_fn_refuses_a_budget_before_the_step():
+    split = rematpass.partition_fn(memory_budget=1)
+    with pytest.raises(rematpass.BudgetTooSmall):
+        aot_function(lambda x: x.exp().sum(), nop, nop, partition_fn=split)(torch.ones(4, requires_grad=True))
