@@ -84,14 +84,11 @@ def compile_fx(
     return cast("Callable[..., Any]", inductor(gm, list(inputs), inner_compile=inner, config_patches=patches))
 
 
-# Two readers of one tensor further apart than this in Inductor's order are not fused. A value computed twice has two such
-# readers, and fusing them computes both at the first place: at 64, torch's own limit, 2 MiB of 76 on an 8-block model
-# (2026-11); at 4 the halves of a normalisation's backward part and steps get slower.
-READERS_REACH = 12
-
-
-def _distance(node1: Any, node2: Any) -> int:
-    return int(max(node1.max_order, node2.max_order) - min(node1.min_order, node2.min_order))
+# Kernels further apart than this in Inductor's order are not fused where a plan is followed. Fusing moves one of them, and
+# many small moves add up: at 12 an unrolled recurrent loop that needs 1.7 MiB took 4.9, at 64 (torch's own limit, for
+# readers of one tensor only) a weight gradient moves across half a transformer block; at 2 the halves of a
+# normalisation's backward part (2026-11, torch 2.13 on CPU).
+FUSION_REACH = 4
 
 
 def guarded_choices(room_bytes: int) -> Any:
@@ -104,7 +101,7 @@ def guarded_choices(room_bytes: int) -> Any:
         @staticmethod
         def can_fuse_horizontal(scheduler: Any, node1: Any, node2: Any, shared_data_score: int) -> bool:
             may = InductorChoices.can_fuse_horizontal(scheduler, node1, node2, shared_data_score)
-            return bool(may) and _distance(node1, node2) <= READERS_REACH and guard.allows(scheduler, node1, node2)
+            return bool(may) and guard.allows(scheduler, node1, node2)
 
         @staticmethod
         def can_fuse_vertical(scheduler: Any, node1: Any, node2: Any, shared_data_score: int) -> bool:
@@ -133,8 +130,8 @@ class _FusionGuard:
     def allows(self, scheduler: Any, node1: Any, node2: Any) -> bool:
         low = min(node1.min_order, node2.min_order)
         high = max(node1.max_order, node2.max_order)
-        if high - low <= 1:
-            return True
+        if high - low <= 1 or high - low > FUSION_REACH:
+            return bool(high - low <= 1)
         if self._scheduler is not scheduler:
             self._measure(scheduler)
         earlier, later = (node1, node2) if node1.min_order == low else (node2, node1)

@@ -1,7 +1,7 @@
 """Live bytes of a schedule for an executor that runs one op at a time, worked out the slow way.
 
-Written from the docstrings of `rematpass.solve`, not from its code: no sweep, no events. Each half is a list of moments;
-for every moment the set of live storages is found from scratch by looking into the past and into the future.
+Written from the docstrings of `rematpass.solve`, not from its code: no sweep, no events. Each half is a list of
+moments; for every moment the set of live storages is found from scratch by looking into the past and into the future.
 """
 
 from __future__ import annotations

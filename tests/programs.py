@@ -40,6 +40,9 @@ class Builder:
             backward.append(row.get("is_backward", False) or any(backward[u] for u in row["inputs"]))
         pinned = [v for v, row in enumerate(rows) if not row.get("may_recompute", True) and not backward[v]]
         in_forward = self._ancestors([*forward_outputs, *pinned])
+        for v, row in enumerate(rows):  # an op of the forward makes all its parts there
+            if row["kind"] is PART and row["inputs"][0] in in_forward:
+                in_forward.add(v)
         return Program(
             kind=tuple(row["kind"] for row in rows),
             inputs=tuple(row["inputs"] for row in rows),

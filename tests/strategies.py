@@ -1,4 +1,7 @@
-"""Hypothesis strategies: random torch-free programs, and random small torch functions. Both shrink op by op."""
+"""Hypothesis strategies, all shrinking op by op.
+
+Random torch-free programs (tangled ones, and stacks of equal blocks), and random small torch functions.
+"""
 
 from __future__ import annotations
 
@@ -9,12 +12,13 @@ import torch
 from hypothesis import strategies as st
 from torch import Tensor
 
-from rematpass.solve.program import Program
+from rematpass.solve.program import Kind, Program
 
 from .programs import EXTERN, INPUT, PART, POINTWISE, REDUCTION, VIEW, Builder
 
-SIZES = st.sampled_from([4, 16, 64, 96, 1000])
-TIMES = st.sampled_from([0, 1, 3, 10, 50])
+SIZES = st.sampled_from([64, 32, 96, 128])
+GRADIENT_SIZES = st.sampled_from([4, 16, 64])
+TIMES = st.sampled_from([1, 0, 3, 10, 50])
 
 
 @st.composite
@@ -22,12 +26,12 @@ def programs(draw: st.DrawFn, *, most_forward: int = 10, most_backward: int = 8,
     """Forward DAG, then backward ops that read gradients and forward values, later ones first. No dead code."""
     b = Builder()
     values = [b.given(draw(SIZES)) for _ in range(draw(st.integers(1, 2)))]
-    for _ in range(draw(st.integers(1, most_forward))):
+    for _ in range(draw(st.integers(min(3, most_forward), most_forward))):
         values.append(_forward_op(draw, b, values))
     made = [v for v in values if b.rows[v]["kind"] is not INPUT]
-    outputs = sorted({made[-1], *draw(st.lists(st.sampled_from(values), max_size=2))})
-    gradients = [b.tangent(draw(SIZES))]
-    for position in range(draw(st.integers(1, most_backward))):
+    outputs = sorted({made[-1], *draw(st.lists(st.sampled_from(values), max_size=1))})
+    gradients = [b.tangent(draw(GRADIENT_SIZES))]
+    for position in range(draw(st.integers(min(3, most_backward), most_backward))):
         gradients.append(_backward_op(draw, b, values, gradients, position))
     read = {u for row in b.rows for u in row["inputs"]}
     returned = [v for v in gradients if v not in read and b.rows[v]["kind"] is not INPUT]
@@ -36,34 +40,80 @@ def programs(draw: st.DrawFn, *, most_forward: int = 10, most_backward: int = 8,
     return _without_dead_code(b, outputs, list(dict.fromkeys(returned)), is_fusing)
 
 
-def _forward_op(draw: st.DrawFn, b: Builder, values: list[int]) -> int:
-    kind = draw(st.sampled_from([POINTWISE, EXTERN, REDUCTION, VIEW, PART]))
-    recent = [values[-1], *values[::-1][:4], *values]
-    first = draw(st.sampled_from(recent))
+_INNER = st.tuples(
+    st.sampled_from([POINTWISE, EXTERN, REDUCTION, VIEW, PART]), st.integers(0, 3), SIZES, TIMES, st.integers(0, 9)
+)
+_OUTER = st.tuples(st.sampled_from([EXTERN, POINTWISE, VIEW]), st.integers(0, 6), GRADIENT_SIZES)
+
+
+@st.composite
+def stacked_programs(draw: st.DrawFn) -> Program:
+    """A random block, several times: equal layers with a narrow stream between them, and a backward that mirrors it."""
+    forward = draw(st.lists(_INNER, min_size=1, max_size=6))
+    backward = draw(st.lists(_OUTER, min_size=1, max_size=5))
+    is_residual = draw(st.booleans())
+    b = Builder()
+    x = b.given(32)
+    weight = b.given(8)
+    blocks = []
+    for _ in range(draw(st.integers(2, 6))):
+        values = [x]
+        for kind, back, size, ns, chance in forward:
+            values.append(_block_op(b, kind, values[-1 - back % len(values)], size * 4, ns, chance))
+        y = b.add(EXTERN, values[-1], weight, size=32, ns=5)
+        x = b.add(POINTWISE, x, y, size=32, ns=1) if is_residual else y
+        blocks.append(values)
+    gradient = b.tangent(32)
+    returned = []
+    for values in reversed(blocks):
+        for kind, read, size in backward:
+            u = values[read % len(values)]
+            gradient = b.view(gradient) if kind is VIEW else b.add(kind, gradient, u, size=size, ns=3)
+        returned.append(b.add(EXTERN, gradient, values[-1], size=8, ns=3))
+    return _without_dead_code(b, [x], [*returned, gradient], draw(st.booleans()))
+
+
+def _block_op(b: Builder, kind: Kind, first: int, size: int, ns: int, chance: int) -> int:
     if kind is VIEW:
         return b.view(first)
-    flags = {"may_recompute": draw(st.integers(0, 7)) > 0, "workspace": draw(st.sampled_from([0, 0, 0, 32]))}
-    inputs = tuple(dict.fromkeys([first, *draw(st.lists(st.sampled_from(recent), max_size=2))]))
+    may_recompute = chance > 0
     if kind is PART:
+        first = b.add(EXTERN, first, ns=ns, may_keep=False, may_recompute=may_recompute, workspace=size)
+        return b.add(PART, first, size=size)
+    return b.add(kind, first, size=size, ns=ns, is_heavy=chance > 5, may_recompute=may_recompute)
+
+
+def _forward_op(draw: st.DrawFn, b: Builder, values: list[int]) -> int:
+    kind = draw(st.sampled_from([EXTERN, POINTWISE, EXTERN, POINTWISE, REDUCTION, VIEW, PART]))
+    recent = [values[-1], *values[:-4:-1], *values]
+    first = draw(st.sampled_from([values[-1]] * 6 + recent))
+    if kind is VIEW:
+        return b.view(first)
+    flags = {"may_recompute": draw(st.integers(0, 9)) > 0, "workspace": draw(st.sampled_from([0, 0, 0, 32]))}
+    inputs = tuple(dict.fromkeys([first, *draw(st.lists(st.sampled_from(recent), max_size=1))]))
+    if kind is PART:
+        sizes = draw(SIZES), draw(SIZES)
+        flags["workspace"] += sum(sizes)
         several = b.add(EXTERN, *inputs, ns=draw(TIMES), may_keep=False, **flags)
-        values.append(b.add(PART, several, size=draw(SIZES)))
-        return b.add(PART, several, size=draw(SIZES))
+        parts = [b.add(PART, several, size=size) for size in sizes]
+        values.append(parts[0])
+        return parts[1]
     is_heavy = kind is POINTWISE and draw(st.booleans())
     return b.add(kind, *inputs, size=draw(SIZES), ns=draw(TIMES), is_heavy=is_heavy, **flags)
 
 
 def _backward_op(draw: st.DrawFn, b: Builder, values: list[int], gradients: list[int], position: int) -> int:
     """Reads a gradient and up to two forward values, mostly of the mirrored place; sometimes through a helper value."""
-    mirror = values[max(0, len(values) - 1 - 2 * position) :][:4]
-    gradient = draw(st.sampled_from([gradients[-1], *gradients]))
-    kind = draw(st.sampled_from([POINTWISE, EXTERN, REDUCTION, VIEW]))
+    mirror = values[max(0, len(values) - 2 - position)]
+    gradient = draw(st.sampled_from([gradients[-1]] * 6 + gradients))
+    kind = draw(st.sampled_from([EXTERN, POINTWISE, REDUCTION, EXTERN, VIEW]))
     if kind is VIEW:
         return b.view(gradient)
-    reads = draw(st.lists(st.sampled_from([*mirror, *values]), max_size=2))
+    reads = [draw(st.sampled_from([mirror] * len(values) + values)) for _ in range(draw(st.sampled_from([1, 2, 0])))]
     if reads and draw(st.integers(0, 3)) == 0:  # such as 1 - tanh(x)^2: only the backward wants it
         reads.append(b.add(POINTWISE, reads[0], size=draw(SIZES), ns=draw(TIMES)))
     inputs = tuple(dict.fromkeys([gradient, *reads]))
-    return b.add(kind, *inputs, size=draw(SIZES), ns=draw(TIMES))
+    return b.add(kind, *inputs, size=draw(GRADIENT_SIZES), ns=draw(TIMES))
 
 
 def _without_dead_code(b: Builder, outputs: list[int], returned: list[int], is_fusing: bool) -> Program:

@@ -60,6 +60,8 @@ def collect_facts(joint: JointProgram) -> Facts:
     for i, node in enumerate(joint.nodes):
         inputs = tuple(dict.fromkeys(ids[u] for u in node.all_input_nodes))
         kind = kind_of(node)
+        if kind is Kind.PART and values[inputs[0]].kind is Kind.VIEW:
+            kind = Kind.VIEW  # one of several views (split, unbind): no memory of its own
         root = values[inputs[0]].root if kind is Kind.VIEW and inputs else i
         values.append(_describe(node, kind, inputs, root, i == root, block))
     return Facts(tuple(values), _static_bytes(joint, block), device_type)
@@ -82,16 +84,16 @@ def _describe(
         shape=tuple(concrete(s) for s in value.shape) if is_tensor else (),
         dtype=str(value.dtype).removeprefix("torch.") if is_tensor else "",
         flops=count_flops(node) if node.op == "call_function" else 0,
-        workspace_bytes=_scratch_bytes(node, value, block),
+        workspace_bytes=_scratch_bytes(node, kind, value, block),
         is_heavy=is_heavy(node),
         module=module_path(node),
         source=source_line(node),
     )
 
 
-def _scratch_bytes(node: fx.Node, value: object, block: int) -> int:
+def _scratch_bytes(node: fx.Node, kind: Kind, value: object, block: int) -> int:
     """Scratch of the op, and everything a multi-result op returns: its parts are counted one by one after it ran."""
-    parts = value if isinstance(value, (tuple, list)) else ()
+    parts = value if isinstance(value, (tuple, list)) and kind is not Kind.VIEW else ()
     returned = sum(_round_up(storage_bytes(t), block) for t in parts if isinstance(t, torch.Tensor))
     return returned + workspace_bytes(node)
 

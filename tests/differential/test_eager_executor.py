@@ -2,10 +2,10 @@
 
 import pytest
 import torch
-import torch.nn.functional as F
 from functorch.compile import aot_function, nop
 from hypothesis import given, settings
 from torch import fx, nn
+from torch.nn import functional
 
 import rematpass
 from rematpass.check.measure import storage_bytes
@@ -62,7 +62,7 @@ def matrix(*shape):
 
 def dropout(x):
     for _ in range(4):
-        x = F.dropout((x @ x).tanh(), 0.5) + x
+        x = functional.dropout((x @ x).tanh(), 0.5) + x
     return x.sum()
 
 
@@ -75,13 +75,13 @@ def topk(x):
 
 def pooled(x):
     for _ in range(3):
-        x = F.max_pool2d(F.conv2d(x, x[:2, :2, :3, :3], padding=1).tanh(), 2, 1, 1)[:, :, :8, :8]
+        x = functional.max_pool2d(functional.conv2d(x, x[:2, :2, :3, :3], padding=1).tanh(), 2, 1, 1)[:, :, :8, :8]
     return x.sum()
 
 
 def attention(x):
     for _ in range(3):
-        x = F.scaled_dot_product_attention(x, x.tanh(), x.exp() * 0.1) + x
+        x = functional.scaled_dot_product_attention(x, x.tanh(), x.exp() * 0.1) + x
     return x.sum()
 
 
@@ -155,21 +155,21 @@ class Pools(nn.Module):
 
     def __init__(self):
         super().__init__()
-        self.convs = nn.ModuleList(nn.Conv2d(8, 8, 3, padding=1) for _ in range(3))
+        self.convs = nn.ModuleList(nn.Conv2d(16, 16, 3, padding=1) for _ in range(3))
 
     def forward(self, x):
         for conv in self.convs:
-            x = F.max_pool2d(conv(x).tanh(), 3, 1, 1)
+            x = functional.max_pool2d(conv(x).tanh(), 3, 1, 1)
         return x.square().sum()
 
 
-CASES = [pytest.param(Layers, (256, 64), id="layers"), pytest.param(Pools, (4, 8, 32, 32), id="pools")]
+CASES = [pytest.param(Layers, (256, 64), id="layers"), pytest.param(Pools, (4, 16, 32, 32), id="pools")]
 
 
 @pytest.mark.parametrize("share", [1.0, 0.4, 0.0])
 @pytest.mark.parametrize(("make", "shape"), CASES)
 def test_predicted_peak_is_what_an_executor_without_fusion_really_allocates(make, shape, share):
-    """No kernel of its own workspace is in sight: the measured peak of a step never exceeds the prediction."""
+    """Here the simulator is exact: nothing fuses, every tensor is freed after its last use."""
     torch.manual_seed(0)
     model, x = make(), torch.randn(shape)
     parameters = dict(model.named_parameters())

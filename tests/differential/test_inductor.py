@@ -4,8 +4,8 @@ import copy
 
 import pytest
 import torch
-import torch.nn.functional as F
 from torch import nn
+from torch.nn import functional
 
 import rematpass
 from rematpass.check.measure import storage_bytes
@@ -15,10 +15,11 @@ SCALAR = {"cpp.simdlen": 1}
 
 
 @pytest.fixture(autouse=True)
-def fresh_caches(tmp_path, monkeypatch):
-    """Nothing is taken from an earlier run, nothing is left behind."""
-    monkeypatch.setenv("TORCHINDUCTOR_CACHE_DIR", str(tmp_path / "inductor"))
-    monkeypatch.setenv("REMATPASS_CACHE_DIR", str(tmp_path / "plans"))
+def own_caches(tmp_path_factory, monkeypatch):
+    """Nothing from earlier runs, nothing left behind. One folder for all: compiled headers are made once."""
+    folder = tmp_path_factory.getbasetemp()
+    monkeypatch.setenv("TORCHINDUCTOR_CACHE_DIR", str(folder / "inductor"))
+    monkeypatch.setenv("REMATPASS_CACHE_DIR", str(folder / "rematpass"))
     torch._dynamo.reset()
     yield
     torch._dynamo.reset()
@@ -54,12 +55,12 @@ class Dropout(nn.Module):
         self.down = nn.Linear(64, 64)
 
     def forward(self, x):
-        x = F.dropout(torch.tanh(self.up(x)), 0.5)
-        return F.dropout(torch.exp(self.down(x)), 0.5).square().mean()
+        x = functional.dropout(torch.tanh(self.up(x)), 0.5)
+        return functional.dropout(torch.exp(self.down(x)), 0.5).square().mean()
 
 
 class TopExperts(nn.Module):
-    """Discrete routing and fused attention: operators that return several tensors of which some only the backward reads."""
+    """Routing and fused attention: some of the tensors that their operators return only the backward reads."""
 
     def __init__(self):
         super().__init__()
@@ -67,7 +68,7 @@ class TopExperts(nn.Module):
 
     def forward(self, x):
         heads = x.view(4, -1, 4, 16).transpose(1, 2)
-        y = F.scaled_dot_product_attention(heads, heads, heads).transpose(1, 2).reshape(x.shape)
+        y = functional.scaled_dot_product_attention(heads, heads, heads).transpose(1, 2).reshape(x.shape)
         values, _ = self.gate(y).topk(2)
         return (values.softmax(-1).sum(-1, keepdim=True) * y * values[:, :1].tanh()).square().mean()
 

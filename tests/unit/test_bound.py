@@ -1,6 +1,5 @@
 """The bound against every backward sequence of tiny programs."""
 
-from dataclasses import replace
 from itertools import chain, combinations, product
 
 import pytest
@@ -16,7 +15,7 @@ from rematpass.solve.program import Kind, Schedule
 from rematpass.solve.search import sweep_frontier
 from tests.naive_simulator import naive_timeline
 from tests.programs import EXTERN, POINTWISE, Builder, Layer, layered
-from tests.strategies import programs
+from tests.strategies import programs, stacked_programs
 
 
 def every_plan(program):
@@ -52,9 +51,9 @@ def test_no_plan_beats_the_bound(program):
 
 
 @settings(deadline=None, max_examples=40, derandomize=True)
-@given(programs(), st.booleans())
-def test_no_point_of_the_frontier_beats_the_bound(program, is_fusing):
-    frontier = sweep_frontier(replace(program, is_fusing=is_fusing))
+@given(st.one_of(programs(), stacked_programs()))
+def test_no_point_of_the_frontier_beats_the_bound(program):
+    frontier = sweep_frontier(program)
     for p in frontier.points:
         assert frontier.bound.extra_ns_at(p.peak_bytes) <= p.extra_ns
 

@@ -64,28 +64,23 @@ def exhaustive(models, blocks):
         advance = max(m.advance_peak_bytes for m in models[i:k])
         return max(added(i, k) + later, gradients(k, j) + earlier, advance)
 
-    def again(i, j):
-        if j == i + 1:
+    def run(i, j, is_again):
+        """Stages i..j-1; their forward is free the first time."""
+        if i == n:
+            return {(0, 0)}
+        if is_again and j == i + 1:
             return {(models[i].alone.backward_peak_bytes, models[i].alone.extra_ns)}
         found = set()
         for o in models[i].options:
-            found |= {(hold(i, j, o, m), o.again_ns + o.extra_ns + t) for m, t in again(i + 1, j)}
+            spent = o.extra_ns + is_again * o.again_ns
+            found |= {(hold(i, j, o, m), spent + t) for m, t in run(i + 1, j, is_again)}
         for k in range(i + 1, j):
-            advance = sum(m.advance_ns for m in models[i:k])
-            found |= {
-                (split(i, k, j, m, m2), advance + t + t2) for m, t in again(k, j) for m2, t2 in again(i, k)
-            }
+            spent = is_again * sum(m.advance_ns for m in models[i:k])
+            earlier = run(i, k, True)
+            found |= {(split(i, k, j, m, m2), spent + t + t2) for m, t in run(k, j, is_again) for m2, t2 in earlier}
         return pareto(found)
 
-    def first(i):
-        if i == n:
-            return {(0, 0)}
-        found = {(hold(i, n, o, m), o.extra_ns + t) for o in models[i].options for m, t in first(i + 1)}
-        for k in range(i + 1, n):
-            found |= {(split(i, k, n, m, m2), t + t2) for m, t in first(k) for m2, t2 in again(i, k)}
-        return pareto(found)
-
-    return sorted(first(0))
+    return sorted(run(0, n, False))
 
 
 def pareto(points):
@@ -132,7 +127,7 @@ def test_equal_stages_share_tables_and_give_the_same_points():
 
 
 def test_a_uniform_chain_reaches_the_square_root():
-    """Only the boundaries cost memory: 25 stages fit into about 2 sqrt(25) boundaries at one more forward (Chen 2016)."""
+    """Only the boundaries cost memory: 25 stages fit into 2 sqrt(25) of them at one more forward (Chen 2016)."""
     stage = StageModel(0, (StageOption((), 10, 0, 10, 1, 10),), StageOption((), 0, 1, 10, 1, 10), 1, 1, 0)
     blocks = [set(), *({i} for i in range(1, 25))]
     points = solve_chain([stage] * 25, added_of(blocks))

@@ -2,8 +2,8 @@
 
 import pytest
 import torch
-import torch.nn.functional as F
 from torch import nn
+from torch.nn import functional
 from torch.utils.checkpoint import CheckpointPolicy, checkpoint, create_selective_checkpoint_contexts
 
 from rematpass.errors import OptionError
@@ -73,7 +73,7 @@ def test_a_glob_that_matches_nothing(traced):
 
 
 def test_asking_to_recompute_a_random_op_is_refused():
-    joint = joint_of(lambda x: (F.dropout(x.exp(), 0.5) * 2).sum(), [torch.ones(4, 4, requires_grad=True)])
+    joint = joint_of(lambda x: (functional.dropout(x.exp(), 0.5) * 2).sum(), [torch.ones(4, 4, requires_grad=True)])
     with pytest.raises(OptionError, match=r"random and would draw again.*narrower glob"):
         reasons((joint, collect_facts(joint)), recompute=("*",))
 

@@ -62,6 +62,7 @@ def test_an_argument_given_twice_counts_once():
 def test_ops_that_return_several():
     _, by_name = facts_of(lambda x: x.exp().max(0).values, matrix(4, 6))
     assert (by_name["max_1"].size_bytes, by_name["max_1"].shape) == (0, ())
+    assert by_name["max_1"].workspace_bytes == 4 * 6 + 8 * 6
     parts = {name: value.size_bytes for name, value in by_name.items() if value.kind is Kind.PART}
     assert parts["getitem"] == 4 * 6
     assert parts["getitem_1"] == 8 * 6

@@ -2,7 +2,7 @@
 
 import pytest
 import torch
-import torch.nn.functional as F
+from torch.nn import functional
 
 from rematpass.graph.op_traits import base_name, is_heavy, kind_of, never_recompute_reason
 from rematpass.solve.program import Kind
@@ -47,7 +47,7 @@ def test_kinds(function, name, kind):
 
 
 def test_convolution_is_not_generated():
-    node = nodes_of(F.conv2d, matrix(1, 2, 5, 5), matrix(3, 2, 3, 3))["convolution"]
+    node = nodes_of(functional.conv2d, matrix(1, 2, 5, 5), matrix(3, 2, 3, 3))["convolution"]
     assert kind_of(node) is Kind.EXTERN
     assert never_recompute_reason(node) is None
 
@@ -60,7 +60,7 @@ def test_inputs():
 @pytest.mark.parametrize(
     ("function", "name", "reason"),
     [
-        (lambda x: F.dropout(x, 0.5), "native_dropout", "native_dropout is random and would draw again"),
+        (lambda x: functional.dropout(x, 0.5), "native_dropout", "native_dropout is random and would draw again"),
         (lambda x: x * torch.rand_like(x), "rand_like", "rand_like is random and would draw again"),
         (lambda x: torch.bernoulli(x.detach() * 0.5) * x, "bernoulli", "bernoulli is random and would draw again"),
         (lambda x: x.topk(2).values, "topk", "topk is a discrete choice that rounding could flip"),
@@ -77,7 +77,7 @@ def test_reasons(function, name, reason):
 
 def test_attention_is_random_only_with_dropout():
     """The attention that runs on CPUs draws nothing; its schema has a dropout argument all the same."""
-    found = nodes_of(lambda q: F.scaled_dot_product_attention(q, q, q), matrix(1, 2, 8, 4))
+    found = nodes_of(lambda q: functional.scaled_dot_product_attention(q, q, q), matrix(1, 2, 8, 4))
     (name,) = (n for n in found if "attention" in n)
     assert never_recompute_reason(found[name]) is None
 
@@ -87,7 +87,7 @@ def custom_operator():
     with torch.library._scoped_library("rematpass_test", "FRAGMENT") as library:
         library.define("twice(Tensor x) -> Tensor")
         library.impl("twice", lambda x: x * 2, "CompositeExplicitAutograd")
-        library.impl("twice", lambda x: torch.empty_like(x), "Meta")
+        library.impl("twice", torch.empty_like, "Meta")
         torch.library.register_autograd("rematpass_test::twice", lambda ctx, g: g * 2, lib=library)
         yield torch.ops.rematpass_test.twice
 

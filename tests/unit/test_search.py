@@ -12,7 +12,7 @@ from rematpass.solve.liveness import simulate
 from rematpass.solve.search import sweep_frontier
 from tests.naive_simulator import naive_timeline
 from tests.programs import EXTERN, PART, Builder, Layer, layered
-from tests.strategies import programs
+from tests.strategies import programs, stacked_programs
 
 
 def check_frontier(program):
@@ -42,6 +42,12 @@ def test_random_programs(program):
 @settings(deadline=None, max_examples=40, derandomize=True)
 @given(programs(is_fusing=True))
 def test_random_programs_for_a_fusing_executor(program):
+    check_frontier(program)
+
+
+@settings(deadline=None, max_examples=40, derandomize=True)
+@given(stacked_programs())
+def test_stacks_of_a_random_block(program):
     check_frontier(program)
 
 

@@ -2,11 +2,12 @@
 
 import pytest
 from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from rematpass.solve.program import Kind
 from rematpass.solve.stages import find_stages
 from tests.programs import EXTERN, POINTWISE, REDUCTION, Builder, Layer, layered
-from tests.strategies import programs
+from tests.strategies import programs, stacked_programs
 
 
 def boundary_sizes(program):
@@ -18,9 +19,7 @@ def check_stages(program):
     """Every op in one stage, in order; what a stage reads from earlier ones is in its boundary."""
     stages = find_stages(program)
     forward = [
-        v
-        for v, kind in enumerate(program.kind)
-        if not program.is_backward[v] and kind not in (Kind.INPUT, Kind.SYMBOL)
+        v for v, kind in enumerate(program.kind) if not program.is_backward[v] and kind not in (Kind.INPUT, Kind.SYMBOL)
     ]
     assert sorted(v for ops in stages.forward for v in ops) == forward
     run = [v for ops in reversed(stages.backward) for v in ops if program.kind[v] is not Kind.INPUT]
@@ -127,7 +126,7 @@ def test_an_empty_forward():
 
 
 @settings(deadline=None, max_examples=100, derandomize=True)
-@given(programs(most_forward=16, most_backward=10))
+@given(st.one_of(programs(most_forward=16, most_backward=10), stacked_programs()))
 def test_boundaries_hold_what_later_stages_read(program):
     check_stages(program)
 
