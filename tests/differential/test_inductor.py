@@ -43,7 +43,7 @@ class Recurrent(nn.Module):
 
     def forward(self, x):
         h = x
-        for _ in range(4):
+        for _ in range(3):
             h = torch.tanh(self.step(h) * h.sigmoid()) + x
         return h.square().mean()
 
