@@ -49,6 +49,7 @@ __all__ = [
     "mutated_input_positions",
     "num_threads",
     "plain_partition",
+    "storage_key",
     "python_version",
     "torch_version",
     "user_policy",
@@ -301,9 +302,17 @@ def mutated_input_positions(gm: fx.GraphModule) -> tuple[int, ...]:
 
     context = TracingContext.try_get()
     metadata = getattr(context, "fw_metadata", None)
-    if metadata is None:
-        return ()
-    return tuple(i for i, info in enumerate(metadata.input_info) if info.mutates_data)
+    if metadata is not None:
+        return tuple(i for i, info in enumerate(metadata.input_info) if info.mutates_data)
+    return tuple(sorted(_mutations_described(gm)))
+
+
+def _mutations_described(gm: fx.GraphModule) -> set[int]:
+    """The same from the descriptions on the joint graph's output and inputs, where AOTAutograd is used on its own."""
+    output = next(n for n in gm.graph.nodes if n.op == "output")
+    written = [getattr(d, "mutated_input", None) for d in leaves(output.meta.get("desc", ()))]
+    primals = [n for n in gm.graph.nodes if n.op == "placeholder" and "tangents" not in str(n.target)]
+    return {i for i, n in enumerate(primals) if n.meta.get("desc") in [w for w in written if w is not None]}
 
 
 def current_compile_wrapper() -> object | None:
@@ -349,6 +358,11 @@ def as_compile_error(error: Exception) -> Exception:
 def torch_version() -> str:
     """torch's version, with its local part."""
     return str(torch.__version__)
+
+
+def storage_key(tensor: torch.Tensor) -> object:
+    """Equal for tensors that share a storage, fake ones included (2.11-2.15)."""
+    return tensor.untyped_storage()._cdata
 
 
 def num_threads() -> int:

@@ -23,8 +23,8 @@ def check_schedule(program: Program, decision: Decision, names: Sequence[str]) -
     missing = sorted(v for v in kept if v not in made)
     if missing:
         raise SplitError(f"{names[missing[0]]} is kept but the forward does not compute it")
-    forbidden = sorted(v for v in kept if not program.may_keep[v] and program.may_recompute[v])
-    if any(program.kind[v] is not Kind.VIEW for v in forbidden):
+    forbidden = sorted(v for v in kept if not program.may_keep[v] and program.kind[v] is not Kind.VIEW)
+    if forbidden:
         raise SplitError(f"{names[forbidden[0]]} is kept but must not be")
     _run_backward(program, decision, names, given | kept, made)
 

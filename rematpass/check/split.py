@@ -5,6 +5,7 @@ In: forward and backward graphs. Out: nothing, or `SplitError`. Shares no code w
 
 from __future__ import annotations
 
+import torch
 from torch import fx
 
 from ..errors import SplitError
@@ -18,13 +19,19 @@ def check_split(forward: fx.GraphModule, backward: fx.GraphModule, num_fwd_outpu
         SplitError: a saved value nobody takes, or an input nobody saves.
     """
     output = next(n for n in forward.graph.nodes if n.op == "output")
-    saved = [n.name for n in leaves(output.args)[num_fwd_outputs:] if isinstance(n, fx.Node)]
+    nodes = [n for n in leaves(output.args)[num_fwd_outputs:] if isinstance(n, fx.Node)]
+    saved = [n.name for n in nodes]
+    tensors = [n.name for n in nodes if isinstance(n.meta.get("val"), torch.Tensor)]
     taken = [str(n.target) for n in backward.graph.nodes if n.op == "placeholder"]
     if len(taken) < len(saved):
         raise SplitError(f"the forward saves {len(saved)} values, the backward takes only {len(taken)}")
     if sorted(taken[: len(saved)]) != sorted(saved):
         odd = sorted(set(saved) ^ set(taken[: len(saved)]))
         raise SplitError(f"forward and backward disagree on what is saved: {', '.join(odd[:5])}")
+    order = [name for name in taken if name in set(tensors)]
+    if order != tensors:
+        odd = next(a for a, b in zip(order, tensors, strict=True) if a != b)
+        raise SplitError(f"the backward takes {odd} where the forward saves another value: the order differs")
     strangers = [name for name in taken[len(saved) :] if not _is_runtime_input(name)]
     if strangers:
         raise SplitError(f"the backward takes {strangers[0]}, which nobody saves")

@@ -92,4 +92,8 @@ def _in_forward(joint: JointProgram, facts: Facts, constraints: Constraints) -> 
         if needed[i]:
             for u in value.inputs:
                 needed[u] = True
+    for i, value in enumerate(facts.values):
+        # An op returns all its results at once: the forward has them even if only the backward reads one.
+        if value.kind is Kind.PART and not joint.is_backward[i]:
+            needed[i] = needed[value.inputs[0]]
     return tuple(needed)

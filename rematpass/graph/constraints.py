@@ -48,6 +48,8 @@ def collect_constraints(
         value = facts.values[i]
         reads_mutated = any(facts.values[u].root in mutated for u in value.inputs)
         unsafe = _recompute_reason(node, value.kind, reads_mutated)
+        if value.kind is Kind.PART:
+            unsafe = no_recompute[value.inputs[0]]
         if i in again and unsafe is not None:
             raise OptionError(
                 f"recompute={again[i]!r} names {value.name}, but {unsafe}. Try: a narrower glob that leaves it out"

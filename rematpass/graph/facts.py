@@ -12,6 +12,7 @@ import torch
 from torch import fx
 
 from ..solve.program import Kind
+from ..torch_compat import storage_key
 from .capture import JointProgram
 from .flops import concrete, count_flops
 from .op_traits import base_name, is_heavy, kind_of
@@ -121,11 +122,13 @@ def _device_type(nodes: tuple[fx.Node, ...]) -> str:
 
 
 def _static_bytes(joint: JointProgram, block: int) -> int:
-    seen: dict[int, int] = {}
+    seen: dict[object, int] = {}
     for i, node in enumerate(joint.nodes):
         value = node.meta.get("val")
         if node.op == "placeholder" and not joint.is_backward[i] and isinstance(value, torch.Tensor):
-            seen[i] = _round_up(storage_bytes(value), block)
+            size = _round_up(storage_bytes(value), block)
+            key = storage_key(value)
+            seen[key] = max(seen.get(key, 0), size)
     return sum(seen.values())
 
 

@@ -5,12 +5,17 @@ In: one FX node with fake tensors. Out: bytes. Never counts what the operator re
 
 from __future__ import annotations
 
+import math
+
 import torch
 from torch import fx
 
 from ..torch_compat import num_threads
 from .flops import concrete
 from .op_traits import base_name
+
+# Channels per block of oneDNN's layouts with AVX-512 (8 with AVX2, where this counts too much for few channels).
+BLOCK_CHANNELS = 16
 
 
 def workspace_bytes(node: fx.Node) -> int:
@@ -40,26 +45,26 @@ def _cpu_attention(node: fx.Node, *, is_backward: bool) -> int:
 def _cpu_convolution(node: fx.Node) -> int:
     """oneDNN works on blocked copies of what it reads and writes, unless they are channels-last already.
 
-    Measured 2026-11 (torch 2.13): forward takes output + weight, backward input + output + weight, within 10 % from 16
-    channels on; fewer channels are padded to 16 and take more.
+    Measured 2026-11 (torch 2.13): forward takes output + weight, backward input + output + weight, channels padded to
+    BLOCK_CHANNELS, within 2 %.
     """
     name = base_name(node.target)
     tensors = [_tensor(node, i) for i in range(3)] if name == "convolution_backward" else [_tensor(node, 1)]
     value = node.meta.get("val")
     if isinstance(value, torch.Tensor):
         tensors.append(value)
-    known = [t for t in tensors if t is not None and t.device.type == "cpu"]
-    return sum(_bytes(t) for t in known)
+    return sum(_blocked_bytes(t) for t in tensors if t is not None and t.device.type == "cpu")
+
+
+def _blocked_bytes(tensor: torch.Tensor) -> int:
+    """Bytes of a copy with its channels (dimension 1) padded to whole blocks."""
+    sizes = [concrete(size) for size in tensor.shape]
+    if len(sizes) > 1:
+        sizes[1] = -(-sizes[1] // BLOCK_CHANNELS) * BLOCK_CHANNELS
+    return math.prod(sizes) * tensor.element_size()
 
 
 def _tensor(node: fx.Node, position: int) -> torch.Tensor | None:
     argument = node.args[position] if position < len(node.args) else None
     value = argument.meta.get("val") if isinstance(argument, fx.Node) else None
     return value if isinstance(value, torch.Tensor) else None
-
-
-def _bytes(tensor: torch.Tensor) -> int:
-    count = 1
-    for size in tensor.shape:
-        count *= concrete(size)
-    return count * tensor.element_size()

@@ -139,15 +139,16 @@ def _solve(
 
 
 def _capacities(problem: ClosureProblem, price: tuple[int, int] | None) -> tuple[IntArray, IntArray]:
-    """Arc capacities in a rounded unit: the sum of all keep arcs stays below a quarter of the solver's range."""
+    """Arc capacities in a rounded unit: the sum of all keep arcs stays near a quarter of the solver's range."""
     total = max(1, int(problem.keep_bytes.sum()))
     unit = max(1, -(-total // (MAX_CAPACITY // 4)))
-    keep = -(-problem.keep_bytes // unit)
+    scale = max(1, MAX_CAPACITY // 4 // total)  # small problems use the whole range, so that prices keep their digits
+    keep = -(-problem.keep_bytes * scale // unit)
     limit = int(keep.sum()) + 1
     if price is None:
         again = np.where(problem.recompute_ns > 0, limit, 0)
     else:
-        exact = problem.recompute_ns.astype(np.float64) * (price[0] / (price[1] * unit))
+        exact = problem.recompute_ns.astype(np.float64) * (price[0] * scale / (price[1] * unit))
         again = np.minimum(np.rint(exact), limit).astype(np.int64)
     keep = np.where(problem.may_keep, keep, MAX_CAPACITY)
     return keep, np.where(problem.may_recompute, again, MAX_CAPACITY)

@@ -12,7 +12,7 @@ import numpy as np
 
 from .closure import Closure, ClosureProblem, fill_between, sweep_closures
 from .liveness import local_peak
-from .order import Recorder
+from .order import Recorder, must_keep
 from .program import Kind, Program
 from .stages import Stages
 
@@ -215,7 +215,7 @@ def closure_problem(
     may_keep = [(program.may_keep[v] or v in free) and program.in_forward[v] for v in values]
     problem = ClosureProblem(
         keep_bytes=np.array([0 if v in free else program.size_bytes[v] for v in values], dtype=np.int64),
-        recompute_ns=np.array([program.duration_ns[v] for v in values], dtype=np.int64),
+        recompute_ns=np.array([program.duration_ns[v] * program.in_forward[v] for v in values], dtype=np.int64),
         wanted=_mask(len(values), (place[v] for v in wanted if v in place)),
         may_keep=np.array(may_keep, dtype=bool),
         may_recompute=np.array(may_recompute, dtype=bool),
@@ -234,20 +234,16 @@ def _mask(size: int, chosen: Iterable[int]) -> np.ndarray[tuple[int], np.dtype[n
 def _option(scope: _Scope, kept: tuple[int, ...], *, with_after: bool) -> StageOption:
     """Figures of running the stage's backward with `kept` at hand."""
     program = scope.program
-    must = () if with_after else _must_keep(program, scope.forward)
+    must = () if with_after else must_keep(program, scope.forward)
     given = {*scope.before, *kept, *must, *(scope.after if with_after else ())}
     recorder = Recorder(program, _available(program, scope, given))
     recorder.run(scope.backward)
     outside = {program.root[v] for v in scope.before}
     peak = local_peak(program, recorder.sequence, scope.leaving, outside)
-    again = sum(program.duration_ns[v] for v in recorder.sequence if not program.is_backward[v])
+    again = sum(program.duration_ns[v] for v in recorder.sequence if program.in_forward[v])
     again_ns, forward_peak = _forward_again(scope, kept)
     kept_bytes = sum(program.size_bytes[v] for v in kept)
     return StageOption(kept, kept_bytes, again, peak, again_ns, forward_peak)
-
-
-def _must_keep(program: Program, values: Iterable[int]) -> list[int]:
-    return [v for v in values if not program.may_recompute[v]]
 
 
 def _available(program: Program, scope: _Scope, given: set[int]) -> set[int]:
@@ -267,7 +263,7 @@ def _forward_again(scope: _Scope, kept: tuple[int, ...]) -> tuple[int, int]:
     program = scope.program
     mine = set(scope.forward)
     made = [v for v in (*scope.after, *kept) if v in mine]
-    must = _must_keep(program, scope.forward)
+    must = must_keep(program, scope.forward)
     recorder = Recorder(program, _available(program, scope, {*scope.before, *must}))
     recorder.demand(sorted(made))
     outside = {program.root[v] for v in scope.before}

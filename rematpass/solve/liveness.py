@@ -90,7 +90,9 @@ def local_peak(program: Program, sequence: Sequence[int], returned: Set[int], ou
     What it reads without computing it is there from the start until its last use, but for the storages in `outside`,
     which somebody else pays for. What is in `returned` stays until the end.
     """
+    tangents = dict.fromkeys(u for v in sequence for u in program.inputs[v] if _is_tangent(program, u))
     given = [v for v in kept_values(program, sequence, ()) if program.kind[v] is not Kind.SYMBOL]
+    given += [v for v in tangents if v not in given]
     half = _resolve(program, sequence, tuple(given))
     for i in range(half.given):
         if program.root[half.ops[i]] in outside:

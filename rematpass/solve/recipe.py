@@ -6,21 +6,17 @@ In: a `Program`, its `Stages`, a `Recipe`. Out: a `Decision`. Never chooses.
 from __future__ import annotations
 
 from .chain import Alone, Keep, Recipe
-from .order import Recorder
+from .order import Recorder, must_keep
 from .program import Decision, Program
 from .stages import Stages
 
 
 def run_recipe(program: Program, stages: Stages, recipe: Recipe | None) -> Decision:
     """Execute `recipe`: the kept set it implies, and a backward with its runs of stages computed again."""
-    kept = set(_must_keep(program, stages)) | set(_kept_by(stages, recipe))
+    kept = {*must_keep(program, range(len(program))), *_kept_by(stages, recipe)}
     recorder = Recorder(program, kept)
     _Runner(program, stages, recorder).first(recipe)
     return recorder.finish()
-
-
-def _must_keep(program: Program, stages: Stages) -> list[int]:
-    return [v for ops in stages.forward for v in ops if not program.may_recompute[v] and program.in_forward[v]]
 
 
 def _kept_by(stages: Stages, recipe: Recipe | None) -> list[int]:
