@@ -81,14 +81,14 @@ def plan(
     raise RematError("nothing was traced: the model ran no tensor operation. Try: check the arguments")
 
 
-class _Planned(torch_compat.ShortenTraceback):  # type: ignore[misc]
+class _Planned(torch_compat.ShortenTraceback):
     """Carries us out of the compiler once the plan is made."""
 
     def __init__(self) -> None:
         super().__init__("planned", first_useful_frame=None)
 
 
-class _PlanOnly(torch_compat.CustomPartitionerFn):  # type: ignore[misc]
+class _PlanOnly(torch_compat.CustomPartitionerFn):
     """Plans and leaves."""
 
     def __init__(self, partitioner: Partitioner, made: list[Plan]) -> None:
@@ -97,6 +97,7 @@ class _PlanOnly(torch_compat.CustomPartitionerFn):  # type: ignore[misc]
 
     def __call__(self, gm: fx.GraphModule, joint_inputs: Sequence[object], **facts: Any) -> Halves:
         """Plan, note the plan, stop compiling."""
+        del joint_inputs  # shapes are on the graph
         self._made.append(self._partitioner.plan_only(gm, **facts))
         raise _Planned
 
@@ -124,8 +125,8 @@ def plans(compiled: object) -> list[Plan]:
 def partition_fn(memory_budget: object = "auto", **options: object) -> Callable[..., Halves]:
     """A partition function for `functorch.compile.aot_function` and `aot_module`, with any compilers.
 
-    The halves are priced and simulated for an executor that runs one op at a time and frees a value after its last use, as
-    the generated code of an FX graph does.
+    The halves are priced and simulated for an executor that runs one op at a time and frees a value after its last
+    use, as the generated code of an FX graph does.
 
     Args:
         memory_budget: bytes of the peak of forward and backward, in any accepted form.

@@ -35,25 +35,18 @@ _NOTED: ContextVar[list[Plan] | None] = ContextVar("rematpass_noted", default=No
 _PLANS = "_rematpass_plans"
 
 
-class Partitioner(torch_compat.CustomPartitionerFn):  # type: ignore[misc]
+class Partitioner(torch_compat.CustomPartitionerFn):
     """Splits joint graphs for Inductor. Holds settings only: Inductor pickles it into its cache key."""
 
     def __init__(self, settings: Settings, on_error: str = "raise") -> None:
         self._settings = settings
         self._on_error = on_error
 
-    def __call__(
-        self,
-        gm: fx.GraphModule,
-        joint_inputs: Sequence[object],
-        *,
-        num_fwd_outputs: int,
-        static_lifetime_input_indices: list[int] | None = None,
-        **_: object,
-    ) -> Halves:
+    def __call__(self, gm: fx.GraphModule, joint_inputs: Sequence[object], **facts: Any) -> Halves:
         """Inductor's hook: (joint graph, its inputs) -> (forward, backward)."""
+        static = facts.get("static_lifetime_input_indices")
         with _errors_pass():
-            return self._split(gm, joint_inputs, num_fwd_outputs, static_lifetime_input_indices)
+            return self._split(gm, joint_inputs, facts["num_fwd_outputs"], static)
 
     def _split(
         self, gm: fx.GraphModule, joint_inputs: Sequence[object], num_fwd_outputs: int, static: list[int] | None
@@ -69,9 +62,7 @@ class Partitioner(torch_compat.CustomPartitionerFn):  # type: ignore[misc]
             else:
                 _noted().append(planned.plan)
                 return planned.forward, planned.backward
-        return torch_compat.plain_partition(
-            gm, joint_inputs, num_fwd_outputs=num_fwd_outputs, static_indices=static
-        )
+        return torch_compat.plain_partition(gm, joint_inputs, num_fwd_outputs=num_fwd_outputs, static_indices=static)
 
     def plan_only(
         self,
@@ -156,7 +147,7 @@ def rematpass(
     return compiled
 
 
-def compile_patches(options: Options, partitioner: Partitioner) -> dict[str, Any]:
+def compile_patches(options: Options, partitioner: torch_compat.CustomPartitionerFn) -> dict[str, Any]:
     """Inductor options for a step of ours: mode, the user's own, then the hook.
 
     Inductor holds freed buffers for later ones of the same size, which the allocator does as well, but not beyond a
@@ -218,7 +209,7 @@ def _numbered(plan: Plan, number: int) -> Plan:
 
 
 def device_type(inputs: Sequence[Any]) -> str:
-    """ "cuda" when any input lives there, else "cpu"."""
+    """The device type to plan for: "cuda" when any input lives there, else "cpu"."""
     types = {i.device.type for i in inputs if isinstance(i, torch.Tensor)}
     return "cuda" if "cuda" in types else "cpu"
 

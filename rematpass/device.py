@@ -1,6 +1,7 @@
 """The device that is here: its prices, its memory, and the budget that follows.
 
-In: options and a device type. Out: `Settings`. The only place that asks the hardware.
+In: options and a device type. Out: `Settings`. Never plans; the only place that asks the
+hardware.
 """
 
 from __future__ import annotations

@@ -1,6 +1,7 @@
 """The steps from a joint graph to two halves and a plan, in order.
 
-In: the joint graph as AOTAutograd hands it over, and settings. Out: forward, backward, `Plan`. Each step's work is done elsewhere.
+In: the joint graph as AOTAutograd hands it over, and settings. Out: forward, backward, `Plan`. Never does a step's work
+itself.
 """
 
 from __future__ import annotations
@@ -75,7 +76,7 @@ def plan_and_split(joint: JointProgram, settings: Settings, graph_name: str) -> 
     start = time.perf_counter()
     inputs = collect_inputs(joint, settings)  # what is there, what it costs, what is forbidden
     frontier = sweep_frontier(inputs.program)  # every plan worth having, for any budget
-    request = _request(joint, inputs.facts, settings, graph_name)
+    request = _request(inputs.facts, settings, graph_name)
     place = choose_place(frontier, inputs, request, settings)
     plan = record_plan(request, inputs, frontier, place, time.perf_counter() - start)
     names = [value.name for value in inputs.facts.values]
@@ -97,7 +98,7 @@ def collect_inputs(joint: JointProgram, settings: Settings) -> Inputs:
     return Inputs(facts, constraints, prices, program)
 
 
-def _request(joint: JointProgram, facts: Facts, settings: Settings, graph_name: str) -> Request:
+def _request(facts: Facts, settings: Settings, graph_name: str) -> Request:
     budget = settings.budget_bytes
     if budget is not None and settings.is_budget_above_inputs:
         budget += facts.static_bytes

@@ -175,9 +175,7 @@ def _thaw(record: dict[str, Any]) -> dict[str, Any]:
     values = tuple(
         ValueRecord(**{**v, "shape": tuple(v["shape"]), "decision": Decision(v["decision"])}) for v in record["values"]
     )
-    neighbours = {
-        side: None if record[side] is None else Neighbour(**record[side]) for side in ("cheaper", "smaller")
-    }
+    neighbours = {side: None if record[side] is None else Neighbour(**record[side]) for side in ("cheaper", "smaller")}
     return {
         **record,
         **neighbours,

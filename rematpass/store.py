@@ -1,7 +1,7 @@
 """Plans beside the compiler's cache, so that a cached step still knows its plan.
 
-In: plans made for one dynamo graph, and its key. Out: the same plans in a later process. Files are written atomically; a
-damaged file counts as absent and is said to be.
+In: plans made for one dynamo graph, and its key. Out: the same plans in a later process. Never leaves half a
+file: a reader sees the old one or the new one, and a damaged one counts as absent and is said to be.
 """
 
 from __future__ import annotations
@@ -47,4 +47,6 @@ class PlanStore:
                 file.write(text)
             Path(name).replace(self._folder / f"{key}.json")
         except OSError as error:
-            logger.warning("rematpass: plan not stored in %s (%s); plans() will be empty after a cache hit", self._folder, error)
+            logger.warning(
+                "rematpass: plan not stored in %s (%s); plans() will be empty after a cache hit", self._folder, error
+            )

@@ -16,7 +16,6 @@ from typing import Any, cast
 
 import torch
 from torch import fx
-from torch.fx import Node
 from torch._dynamo.eval_frame import innermost_backend  # 2.11-2.15
 from torch._dynamo.exc import ShortenTraceback, Unsupported  # 2.11-2.15
 from torch._functorch.compile_utils import fx_graph_cse  # 2.11-2.15
@@ -26,6 +25,7 @@ from torch._functorch.partitioners import (  # 2.11-2.15
 )
 from torch._inductor.custom_graph_pass import CustomPartitionerFn  # since 2.9
 from torch._ops import HigherOrderOperator, OpOverload
+from torch.fx import Node
 
 __all__ = [
     "CustomPartitionerFn",
@@ -42,15 +42,15 @@ __all__ = [
     "current_compile_wrapper",
     "extract_halves",
     "inductor_keys",
-    "leaves",
     "is_must_be_in_backward",
     "is_must_be_in_forward",
+    "leaves",
     "mode_patches",
     "mutated_input_positions",
     "num_threads",
     "plain_partition",
-    "storage_key",
     "python_version",
+    "storage_key",
     "torch_version",
     "user_policy",
 ]
@@ -65,10 +65,11 @@ def compile_fx(
     """Inductor's entry point (2.11-2.15) with `patches` in force for forward and, later, backward.
 
     Args:
-        gm, inputs: as dynamo hands them over.
+        gm: the graph as dynamo hands it over.
+        inputs: likewise.
         patches: Inductor options.
-        room_bytes: asked when a half is lowered: how much may be live beside the graph's static inputs. Fusion that would
-            need more is refused (see `_FusionGuard`); None refuses nothing.
+        room_bytes: asked when a half is lowered: how much may be live beside the graph's static inputs. Fusion that
+            would need more is refused (see `_FusionGuard`); None refuses nothing.
     """
     from torch._inductor.compile_fx import compile_fx as inductor
     from torch._inductor.compile_fx import compile_fx_inner
@@ -85,9 +86,9 @@ def compile_fx(
     return cast("Callable[..., Any]", inductor(gm, list(inputs), inner_compile=inner, config_patches=patches))
 
 
-# Kernels further apart than this in Inductor's order are not fused where a plan is followed. Fusing moves one of them, and
-# many small moves add up: at 12 an unrolled recurrent loop that needs 1.7 MiB took 4.9, at 64 (torch's own limit, for
-# readers of one tensor only) a weight gradient moves across half a transformer block; at 2 the halves of a
+# Kernels further apart than this in Inductor's order are not fused where a plan is followed. Fusing moves one of them,
+# and many small moves add up: at 12 an unrolled recurrent loop that needs 1.7 MiB took 4.9, at 64 (torch's own
+# limit, for readers of one tensor only) a weight gradient moves across half a transformer block; at 2 the halves of a
 # normalisation's backward part (2026-11, torch 2.13 on CPU).
 FUSION_REACH = 4
 
@@ -98,7 +99,7 @@ def guarded_choices(room_bytes: int) -> Any:
 
     guard = _FusionGuard(room_bytes)
 
-    class GuardedChoices(InductorChoices):  # type: ignore[misc]
+    class GuardedChoices(InductorChoices):
         @staticmethod
         def can_fuse_horizontal(scheduler: Any, node1: Any, node2: Any, shared_data_score: int) -> bool:
             may = InductorChoices.can_fuse_horizontal(scheduler, node1, node2, shared_data_score)
@@ -136,9 +137,7 @@ class _FusionGuard:
         if self._scheduler is not scheduler:
             self._measure(scheduler)
         earlier, later = (node1, node2) if node1.min_order == low else (node2, node1)
-        touched = {
-            name for node in earlier.get_nodes() for name in (*_read_names(node), *_written_names(node))
-        }
+        touched = {name for node in earlier.get_nodes() for name in (*_read_names(node), *_written_names(node))}
         moved_down = sum(self._size.get(name, 0) for name in touched if self._last.get(name, high) < high)
         moved_up = sum(self._size.get(name, 0) for node in later.get_nodes() for name in _written_names(node))
         return max(self._live[low : high + 1], default=0) + max(moved_down, moved_up) <= self._room
@@ -192,7 +191,7 @@ def inductor_keys() -> Collection[str]:
     """The names of Inductor's options (2.11-2.15)."""
     from torch._inductor import config
 
-    return cast("Any", config).get_config_copy().keys()
+    return cast("Collection[str]", cast("Any", config).get_config_copy().keys())
 
 
 def mode_patches(mode: str | None) -> dict[str, Any]:
@@ -260,7 +259,7 @@ def extract_halves(
 def plain_partition(
     gm: fx.GraphModule, inputs: Sequence[Any], *, num_fwd_outputs: int, static_indices: list[int] | None
 ) -> tuple[fx.GraphModule, fx.GraphModule]:
-    """torch's own partition (2.11-2.15), for graphs without a backward and for `on_error="fallback"`."""
+    """Torch's own partition (2.11-2.15), for graphs without a backward and for `on_error="fallback"`."""
     from torch._functorch.partitioners import min_cut_rematerialization_partition
 
     return min_cut_rematerialization_partition(
@@ -348,7 +347,7 @@ def as_compile_error(error: Exception) -> Exception:
         return error
     original = type(error)
     merged = type(original.__name__, (original, ShortenTraceback), {"__module__": original.__module__})
-    passed = merged.__new__(merged)
+    passed = cast("Any", merged).__new__(merged)
     passed.args = error.args
     passed.__dict__.update(error.__dict__)
     passed.first_useful_frame = None
@@ -356,7 +355,7 @@ def as_compile_error(error: Exception) -> Exception:
 
 
 def torch_version() -> str:
-    """torch's version, with its local part."""
+    """Torch's version, with its local part."""
     return str(torch.__version__)
 
 

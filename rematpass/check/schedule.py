@@ -1,6 +1,7 @@
 """Is this decision a correct program? Checked before anything is emitted, in linear time.
 
-In: a `Program` and a `Decision`. Out: nothing, or `SplitError` naming the value. Shares no code with what made the decision.
+In: a `Program` and a `Decision`. Out: nothing, or `SplitError` naming the value. Never shares code
+with what made the decision.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """Do the two halves compose? Checked where the split is made.
 
-In: forward and backward graphs. Out: nothing, or `SplitError`. Shares no code with what wrote them.
+In: forward and backward graphs. Out: nothing, or `SplitError`. Never shares code with what wrote them.
 """
 
 from __future__ import annotations
@@ -20,14 +20,14 @@ def check_split(forward: fx.GraphModule, backward: fx.GraphModule, num_fwd_outpu
     """
     output = next(n for n in forward.graph.nodes if n.op == "output")
     nodes = [n for n in leaves(output.args)[num_fwd_outputs:] if isinstance(n, fx.Node)]
-    saved = [n.name for n in nodes]
+    saved: list[str] = [str(n.name) for n in nodes]
     tensors = [n.name for n in nodes if isinstance(n.meta.get("val"), torch.Tensor)]
     taken = [str(n.target) for n in backward.graph.nodes if n.op == "placeholder"]
     if len(taken) < len(saved):
         raise SplitError(f"the forward saves {len(saved)} values, the backward takes only {len(taken)}")
     if sorted(taken[: len(saved)]) != sorted(saved):
-        odd = sorted(set(saved) ^ set(taken[: len(saved)]))
-        raise SplitError(f"forward and backward disagree on what is saved: {', '.join(odd[:5])}")
+        strange = sorted(set(saved) ^ set(taken[: len(saved)]))
+        raise SplitError(f"forward and backward disagree on what is saved: {', '.join(strange[:5])}")
     order = [name for name in taken if name in set(tensors)]
     if order != tensors:
         odd = next(a for a, b in zip(order, tensors, strict=True) if a != b)

@@ -1,6 +1,7 @@
 """What it costs to compute each value once more, and to keep it.
 
-In: per value, its kind, size, reads and operations. Out: `Prices` in ns. Knows nothing of torch or of the plan.
+In: per value, its kind, size, reads and operations. Out: `Prices` in ns. Never imports torch,
+never knows the plan.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """Write the two FX graphs of a decision.
 
-In: the `JointProgram` and a `Decision`. Out: forward and backward GraphModules, ops in the planned order. Never changes the
-order, never merges two computations of one value.
+In: the `JointProgram` and a `Decision`. Out: forward and backward GraphModules, ops in the planned order. Never
+changes the order, never merges two computations of one value.
 """
 
 from __future__ import annotations
@@ -71,7 +71,5 @@ def _backward_symbols(program: Program, decision: Decision) -> list[int]:
     """Symbolic scalars that no half has computed yet: they cost nothing and go before their readers."""
     done = set(decision.schedule.forward) | set(decision.schedule.backward)
     return [
-        v
-        for v, kind in enumerate(program.kind)
-        if kind is Kind.SYMBOL and v not in done and not program.is_backward[v]
+        v for v, kind in enumerate(program.kind) if kind is Kind.SYMBOL and v not in done and not program.is_backward[v]
     ]

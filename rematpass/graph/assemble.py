@@ -1,6 +1,7 @@
 """Put facts, constraints and prices together into the solver's `Program`.
 
-In: a `JointProgram`, its `Facts` and `Constraints`, and a price list. Out: `ValueWork` per value, then `Program`. Never decides.
+In: a `JointProgram`, its `Facts` and `Constraints`, and a price list. Out: `ValueWork` per value, then `Program`.
+Never decides.
 """
 
 from __future__ import annotations

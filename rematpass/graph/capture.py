@@ -54,9 +54,7 @@ def capture_joint(gm: fx.GraphModule, num_fwd_outputs: int, static_indices: list
     nodes = tuple(n for n in gm.graph.nodes if n.op != "output")
     ids = {node: i for i, node in enumerate(nodes)}
     output = next(n for n in gm.graph.nodes if n.op == "output")
-    outputs = tuple(
-        ids[leaf] if isinstance(leaf, fx.Node) else None for leaf in torch_compat.leaves(output.args)
-    )
+    outputs = tuple(ids[leaf] if isinstance(leaf, fx.Node) else None for leaf in torch_compat.leaves(output.args))
     primals = [i for i, n in enumerate(nodes) if n.op == "placeholder" and not _is_backward_input(n)]
     forward_outputs = outputs[:num_fwd_outputs]
     return JointProgram(

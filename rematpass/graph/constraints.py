@@ -32,8 +32,10 @@ def collect_constraints(
     """Reasons from the operator, from the user's policies and globs, and from inputs that the step writes to.
 
     Args:
-        joint, facts: the graph.
-        save, recompute: globs on module path, operator or value name; the user's pins win over prices, not over safety.
+        joint: the graph.
+        facts: what is known of its values.
+        save: globs on module path, operator or value name; the user's pins win over prices, not over safety.
+        recompute: likewise.
 
     Raises:
         OptionError: a glob matches nothing, or asks to recompute what must not be.

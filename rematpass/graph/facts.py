@@ -24,8 +24,11 @@ CUDA_BLOCK_BYTES = 512
 
 @dataclass(frozen=True, slots=True)
 class ValueFacts:
-    """One value. `size_bytes` is its whole storage when it owns one, else 0; `view_bytes` what it shows of it;
-    `workspace_bytes` is live beside inputs and result while it is computed."""
+    """One value.
+
+    `size_bytes` is its whole storage when it owns one, else 0; `view_bytes` what it shows of it; `workspace_bytes` is
+    live beside inputs and result while it is computed.
+    """
 
     name: str
     op: str
@@ -68,12 +71,10 @@ def collect_facts(joint: JointProgram) -> Facts:
     return Facts(tuple(values), _static_bytes(joint, block), device_type)
 
 
-def _describe(
-    node: fx.Node, kind: Kind, inputs: tuple[int, ...], root: int, is_owner: bool, block: int
-) -> ValueFacts:
+def _describe(node: fx.Node, kind: Kind, inputs: tuple[int, ...], root: int, is_owner: bool, block: int) -> ValueFacts:
     value = node.meta.get("val")
-    is_tensor = isinstance(value, torch.Tensor)
-    size = _round_up(storage_bytes(value), block) if is_tensor else 0
+    tensor = value if isinstance(value, torch.Tensor) else None
+    size = _round_up(storage_bytes(tensor), block) if tensor is not None else 0
     return ValueFacts(
         name=node.name,
         op=base_name(node.target) if node.op == "call_function" else node.op,
@@ -82,8 +83,8 @@ def _describe(
         root=root,
         size_bytes=size if is_owner else 0,
         view_bytes=size,
-        shape=tuple(concrete(s) for s in value.shape) if is_tensor else (),
-        dtype=str(value.dtype).removeprefix("torch.") if is_tensor else "",
+        shape=tuple(concrete(s) for s in tensor.shape) if tensor is not None else (),
+        dtype=str(tensor.dtype).removeprefix("torch.") if tensor is not None else "",
         flops=count_flops(node) if node.op == "call_function" else 0,
         workspace_bytes=_scratch_bytes(node, kind, value, block),
         is_heavy=is_heavy(node),

@@ -33,12 +33,12 @@ on CPU looks nearly as cheap as an addition; at twice, they are kept where recom
 """
 
 
-def _words(*lines: str) -> frozenset[str]:
-    """The words of all lines."""
+def words(*lines: str) -> frozenset[str]:
+    """The words of all lines, for long lists of operator names."""
     return frozenset(" ".join(lines).split())
 
 
-_TRANSCENDENTAL = _words(
+_TRANSCENDENTAL = words(
     "exp exp2 expm1 log log2 log10 log1p pow sin cos tan asin acos atan atan2 sinh cosh tanh asinh acosh atanh erf",
     "erfc erfinv lgamma digamma sigmoid logit silu silu_backward gelu gelu_backward mish mish_backward softplus",
     "softplus_backward elu log_sigmoid_forward logaddexp logsumexp logcumsumexp _softmax _log_softmax",
@@ -47,13 +47,13 @@ _TRANSCENDENTAL = _words(
 _CHEAP_EXPONENTS = (0.5, 1, 2, 3)  # powers that compile to multiplications or a square root
 
 # Made without arithmetic, or renamed. Views are known by their schema.
-_FREE = _words(
+_FREE = words(
     "empty empty_like empty_strided empty_permuted new_empty new_empty_strided full full_like new_full zeros",
     "zeros_like new_zeros ones ones_like new_ones scalar_tensor lift_fresh _unsafe_view _reshape_alias",
 )
 
 # Reductions that torch does not tag: they read more than they return.
-_UNTAGGED_REDUCTIONS = _words(
+_UNTAGGED_REDUCTIONS = words(
     "avg_pool2d avg_pool3d _adaptive_avg_pool2d _adaptive_avg_pool3d max_pool2d_with_indices max_pool3d_with_indices",
     "adaptive_max_pool2d topk mse_loss sum_to_size",
 )

@@ -14,29 +14,33 @@ from torch import fx
 
 from ..solve.program import Kind
 from ..torch_compat import HigherOrderOperator, OpOverload, user_policy
+from .flops import words
 
 # Operators that Inductor computes inside their readers though torch does not tag them pointwise (lowering.py, 2.13).
-_POINTWISE = frozenset(
-    """arange cat clone constant_pad_nd convert_element_type copy embedding empty empty_like empty_strided eye fill
-    flip full full_like gather index index_select inductor_lookup_seed inductor_random inductor_randint iota
-    lift_fresh_copy masked_fill new_empty new_empty_strided new_full new_ones new_zeros ones ones_like repeat roll
-    scalar_tensor select_scatter slice_scatter _to_copy tril triu _unsafe_index _unsafe_masked_index upsample_nearest2d
-    zeros zeros_like reflection_pad2d replication_pad2d pixel_shuffle fmod remainder""".split()
+_POINTWISE = words(
+    "arange cat clone constant_pad_nd convert_element_type copy embedding empty empty_like empty_strided eye",
+    "fill flip full full_like gather index index_select inductor_lookup_seed inductor_random inductor_randint",
+    "iota lift_fresh_copy masked_fill new_empty new_empty_strided new_full new_ones new_zeros ones ones_like",
+    "repeat roll scalar_tensor select_scatter slice_scatter _to_copy tril triu _unsafe_index",
+    "_unsafe_masked_index upsample_nearest2d zeros zeros_like reflection_pad2d replication_pad2d",
+    "pixel_shuffle fmod remainder",
 )
 # Reductions of torch versions that lack the tag, and scatters: inputs may be fused, the result is stored.
-_REDUCTION = frozenset(
-    """all amax amin any argmax argmin avg_pool2d avg_pool2d_backward cumprod cumsum embedding_dense_backward index_put
-    logcumsumexp max_pool2d_with_indices_backward _low_memory_max_pool_with_offsets
-    _low_memory_max_pool_offsets_to_indices mean min max norm prod scatter scatter_add scatter_reduce std sum var
-    var_mean _unsafe_index_put _softmax _log_softmax adaptive_avg_pool2d _adaptive_avg_pool2d""".split()
+_REDUCTION = words(
+    "all amax amin any argmax argmin avg_pool2d avg_pool2d_backward cumprod cumsum embedding_dense_backward",
+    "index_put logcumsumexp max_pool2d_with_indices_backward _low_memory_max_pool_with_offsets",
+    "_low_memory_max_pool_offsets_to_indices mean min max norm prod scatter scatter_add scatter_reduce std",
+    "sum var var_mean _unsafe_index_put _softmax _log_softmax adaptive_avg_pool2d _adaptive_avg_pool2d",
 )
 _VIEW = frozenset(("_unsafe_view", "reshape"))
 # A rounding difference in their input may flip their result.
-_DISCRETE = frozenset(
-    """argmax argmin argsort bucketize histc kthvalue median mode msort multinomial nonzero round searchsorted sort topk
-    unique unique2 _unique2 unique_consecutive unique_dim""".split()
+_DISCRETE = words(
+    "argmax argmin argsort bucketize histc kthvalue median mode msort multinomial nonzero round searchsorted",
+    "sort topk unique unique2 _unique2 unique_consecutive unique_dim",
 )
-_HEAVY = frozenset("exp sigmoid tanh erf log sin cos pow expm1 log1p gelu rsqrt atan2 lgamma digamma".split())
+_HEAVY = words(
+    "exp sigmoid tanh erf log sin cos pow expm1 log1p gelu rsqrt atan2 lgamma digamma",
+)
 # Namespaces whose operators are described truthfully by schema and tags.
 _KNOWN_NAMESPACES = frozenset(("aten", "prims", "inductor", "quantized_decomposed", "quantized", "mkldnn"))
 _COLLECTIVE_NAMESPACES = frozenset(("_c10d_functional", "_c10d_functional_autograd", "c10d_functional", "c10d"))

@@ -43,7 +43,7 @@ def _cpu_attention(node: fx.Node, *, is_backward: bool) -> int:
 
 
 def _cpu_convolution(node: fx.Node) -> int:
-    """oneDNN works on blocked copies of what it reads and writes, unless they are channels-last already.
+    """OneDNN works on blocked copies of what it reads and writes, unless they are channels-last already.
 
     Measured 2026-11 (torch 2.13): forward takes output + weight, backward input + output + weight, channels padded to
     BLOCK_CHANNELS, within 2 %.

@@ -14,7 +14,7 @@ from .program import Program
 
 @dataclass(frozen=True)
 class HullBound:
-    """Lower hull of (kept bytes, extra time) over all kept sets, and what is live besides them when the backward starts.
+    """Lower hull of (kept bytes, extra time) over all kept sets, and what is live besides when the backward starts.
 
     When the backward starts, everything kept is live at once, with the inputs and outputs of the forward. Whatever is
     needed and not kept is computed again at least once. So no plan, with any order and any number of recomputations,

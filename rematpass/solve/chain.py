@@ -1,10 +1,10 @@
 """Over the stages: which option each takes, which boundaries are kept, and which runs of stages are run again.
 
-In: a `StageModel` per stage and the bytes each boundary adds. Out: Pareto-optimal (peak, extra time) with their recipes. Never
-looks inside a stage.
+In: a `StageModel` per stage and the bytes each boundary adds. Out: Pareto-optimal (peak, extra time) with recipes.
+Never looks inside a stage.
 
 The dynamic programme of Beaumont et al., "Optimal re-materialization strategies for heterogeneous chains" (2019,
-"rotor"), with many options per stage and exact bytes: every table entry is a Pareto list instead of a row of memory slots.
+"rotor"), with many options per stage and exact bytes: every table entry is a Pareto list, not a row of memory slots.
 It contains checkpointing every k stages (Chen et al. 2016) and binomial checkpointing (Griewank and Walther 2000).
 """
 
@@ -34,7 +34,7 @@ class Keep:
 
 @dataclass(frozen=True)
 class Again:
-    """Keep only the boundary of `split`; `later` covers stages from `split` on, `earlier` the stages before, run again."""
+    """Keep only the boundary of `split`; `later` covers stages from there on, `earlier` those before, run again."""
 
     stage: int
     split: int
@@ -144,8 +144,7 @@ class _Chain:
         last = len(self._models) - 1
         rest = self.first(i + 1)
         found = [self._kept(i, last, o, option.extra_ns, rest) for o, option in enumerate(self._models[i].options)]
-        for k in range(i + 1, last + 1):
-            found.append(self._split(i, k, last, 0, self.first(k)))
+        found += [self._split(i, k, last, 0, self.first(k)) for k in range(i + 1, last + 1)]
         return _pareto(found)
 
     def _kept(self, i: int, j: int, o: int, spent: int, rest: _Table) -> _Columns:
@@ -209,9 +208,7 @@ def _pareto(found: Sequence[_Columns]) -> _Table:
     return _Table(memory[chosen], time[chosen], move[chosen], first[chosen], second[chosen])
 
 
-def _thin(
-    chosen: NDArray[np.int64], memory: NDArray[np.int64], time: NDArray[np.int64]
-) -> NDArray[np.int64]:
+def _thin(chosen: NDArray[np.int64], memory: NDArray[np.int64], time: NDArray[np.int64]) -> NDArray[np.int64]:
     """Spread the points evenly along the curve, each axis scaled to its range."""
     x = (memory - memory[0]) / max(1, int(memory[-1] - memory[0]))
     y = (time[0] - time) / max(1, int(time[0] - time[-1]))

@@ -4,8 +4,8 @@ In: a `Program` and the part of it to decide. Out: nested decisions from "fastes
 their class (each value recomputed at most once, memory measured as the sum of kept bytes). Never looks at the order.
 
 Two 0/1 variables per value: a(v) = available in the backward, r(v) = recomputed; kept = a - r. Minimise
-sum bytes(v) (a(v) - r(v)) + mu t(v) r(v) with a(v) = 1 where the backward reads v and r(v) <= a(u) for the inputs u of v:
-a minimum-weight closure (Picard 1976), parametric in mu and monotone, so solutions are nested (Gallo, Grigoriadis,
+sum bytes(v) (a(v) - r(v)) + mu t(v) r(v) with a(v) = 1 where the backward reads v and r(v) <= a(u) for inputs u of v: a
+minimum-weight closure (Picard 1976), parametric in mu and monotone, so solutions are nested (Gallo, Grigoriadis,
 Tarjan 1989).
 """
 

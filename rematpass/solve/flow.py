@@ -20,13 +20,18 @@ BoolArray = NDArray[np.bool_]
 MAX_CAPACITY = 2**30
 
 
-def minimum_cut(num_nodes: int, tails: IntArray, heads: IntArray, capacities: IntArray, source: int, sink: int) -> BoolArray:
+def minimum_cut(
+    num_nodes: int, tails: IntArray, heads: IntArray, capacities: IntArray, source: int, sink: int
+) -> BoolArray:
     """Nodes on the source side of the minimum cut with the fewest nodes there.
 
     Args:
         num_nodes: nodes are 0..num_nodes-1.
-        tails, heads, capacities: one entry per arc; parallel arcs add up.
-        source, sink: node numbers.
+        tails: node each arc leaves.
+        heads: node it enters.
+        capacities: of each arc; parallel arcs add up.
+        source: node number.
+        sink: node number.
 
     Raises:
         SolverError: a capacity outside 0..2**30, or flow and cut differ.

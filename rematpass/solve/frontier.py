@@ -5,6 +5,7 @@ In: a `Program` and its `Stages`. Out: a `StageModel` per stage, equal stages co
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
@@ -114,9 +115,7 @@ class _Scope:
         wanted = dict.fromkeys(
             u for v in backward for u in program.inputs[v] if not program.is_backward[u] and _is_paid(program, u)
         )
-        leaving = frozenset(
-            v for v in backward if v in returned or any(w not in inside for w in users[v])
-        )
+        leaving = frozenset(v for v in backward if v in returned or any(w not in inside for w in users[v]))
         gradients = {program.root[v] for v in backward if v in returned and program.is_backward[program.root[v]]}
         gradient_bytes = sum(program.size_bytes[v] for v in gradients)
         members, signature = _canonical(program, forward, backward, before, after, leaving | (set(forward) & returned))
@@ -188,7 +187,7 @@ def _kept_sets(scope: _Scope) -> list[tuple[int, ...]]:
     problem, values = closure_problem(scope.program, mine, scope.wanted, scope.before | scope.after, scope.from_inputs)
     hull = sweep_closures(problem)
     closures: list[Closure] = []
-    for upper, lower in zip(hull, hull[1:], strict=False):
+    for upper, lower in itertools.pairwise(hull):
         closures += [upper, *fill_between(problem, upper, lower)]
     closures.append(hull[-1])
     free = scope.before | scope.after
@@ -253,7 +252,10 @@ def _available(program: Program, scope: _Scope, given: set[int]) -> set[int]:
         u
         for v in (*scope.forward, *scope.backward)
         for u in program.inputs[v]
-        if u not in inside and not program.is_backward[u] and not scope.from_inputs[u] and program.kind[u] is not Kind.VIEW
+        if u not in inside
+        and not program.is_backward[u]
+        and not scope.from_inputs[u]
+        and program.kind[u] is not Kind.VIEW
     }
     return given | elsewhere
 
@@ -289,9 +291,7 @@ def _translate(model: StageModel, source: _Scope, target: _Scope) -> StageModel:
 
     def move(o: StageOption) -> StageOption:
         kept = tuple(sorted(name[v] for v in o.kept))
-        return StageOption(
-            kept, o.kept_bytes, o.extra_ns, o.backward_peak_bytes, o.again_ns, o.forward_peak_bytes
-        )
+        return StageOption(kept, o.kept_bytes, o.extra_ns, o.backward_peak_bytes, o.again_ns, o.forward_peak_bytes)
 
     return StageModel(
         model.kind,

@@ -1,7 +1,8 @@
 """The problem as ints: ops in order, one value per op, and what each costs.
 
 In: figures from graph/ and cost/, or a published instance. Out: `Program`, read by every room of solve/.
-Knows nothing of torch; holds no names.
+Never imports torch,
+never holds names.
 """
 
 from __future__ import annotations

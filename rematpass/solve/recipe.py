@@ -82,5 +82,3 @@ class _Runner:
         self._recorder.run(self._stages.backward[stage])
         self._recorder.drop(self._recorder.live - before)
         self._recorder.drop(self._stages.forward[stage])
-
-

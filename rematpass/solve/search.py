@@ -1,11 +1,12 @@
 """All plans worth having for a program, and the cheapest that fits a budget.
 
-In: a `Program`. Out: `Frontier`, simulated byte-exactly; one list for every budget, so a smaller budget never gets a higher
-peak nor a shorter time. Never rounds, never estimates: what the chain promises is simulated before it counts.
+In: a `Program`. Out: `Frontier`, simulated byte-exactly; one list for every budget, so a smaller budget never gets a
+higher peak nor a shorter time. Never rounds, never estimates: what the chain promises is simulated before it counts.
 """
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
@@ -76,7 +77,7 @@ def _whole_hull(program: Program, stages: Stages) -> tuple[tuple[Closure, ...], 
     problem, values = closure_problem(program, mine, wanted, (), stages.from_inputs)
     hull = sweep_closures(problem)
     filled: list[Closure] = []
-    for upper, lower in zip(hull, hull[1:], strict=False):
+    for upper, lower in itertools.pairwise(hull):
         filled += [upper, *fill_between(problem, upper, lower)]
     return (*filled, hull[-1]), values
 
@@ -104,5 +105,3 @@ def _pareto(points: Iterable[FrontierPoint]) -> tuple[FrontierPoint, ...]:
         if not best or p.peak_bytes < best[-1].peak_bytes:
             best.append(p)
     return tuple(best)
-
-

@@ -6,6 +6,7 @@ In: a `Program`. Out: `Stages`. Finds boundaries from sizes and lifetimes alone,
 from __future__ import annotations
 
 import bisect
+import itertools
 from dataclasses import dataclass
 
 import numpy as np
@@ -13,12 +14,12 @@ from numpy.typing import NDArray
 
 from .program import Kind, Program
 
-# A boundary needs this many times its own bytes produced between it and a narrower (or equal) boundary. Chosen 2026-11 on
+# A boundary needs this many times its own bytes produced between it and a narrower (or equal) one. Chosen 2026-11 on
 # transformer, residual CNN, U-Net and plain chains: at 1 the inside of a normalisation becomes a stage of its own; at 4
 # attention and feed-forward of a block no longer part.
 DISTANCE = 2.0
 # A boundary is refused when one this many times narrower lies within REACH times its bytes. At half, the decoder of a
-# U-Net (which doubles its width per level) is one stage; at twice, score matrices of short sequences pass as boundaries.
+# U-Net (which doubles its width per level) is one stage; at twice, score matrices of short sequences pass.
 WIDENING = 2.5
 REACH = 8.0
 # A value alive for more than this share of the forward is a skip connection: kept or recomputed as a whole, and not
@@ -66,7 +67,9 @@ def find_stages(program: Program, max_stages: int = MAX_STAGES) -> Stages:
     last = _last_forward_use(program, order, place)
     from_inputs = made_from_inputs(program)
     produced = np.cumsum([0, *(program.size_bytes[v] for v in order)])
-    return _assemble(program, order, _choose_cuts(_crossing(program, order, place, last, from_inputs), produced, max_stages))
+    return _assemble(
+        program, order, _choose_cuts(_crossing(program, order, place, last, from_inputs), produced, max_stages)
+    )
 
 
 def _is_free(program: Program, value: int) -> bool:
@@ -139,7 +142,7 @@ def _spread(crossing: Places, produced: Places, distance: float) -> list[int]:
 def _assemble(program: Program, order: list[int], cuts: list[int]) -> Stages:
     stage_of = [-1] * len(program)
     bounds = [0, *cuts, len(order)]
-    for s, (start, stop) in enumerate(zip(bounds, bounds[1:], strict=False)):
+    for s, (start, stop) in enumerate(itertools.pairwise(bounds)):
         for v in order[start:stop]:
             stage_of[v] = s
     count = len(bounds) - 1
