@@ -27,7 +27,7 @@ MAY_IMPORT = {
     "graph": {*FREE, "torch_compat", "cost", "solve"},
     "emit": {*FREE, "torch_compat", "graph", "solve"},
     "check": {*FREE, "torch_compat", "cost", "solve", "graph"},
-    "report": {*FREE, "check"},
+    "report": {*FREE, "check", "cost"},
     "store": FREE,
     "record": BELOW_PIPELINE,
     "pipeline": {*BELOW_PIPELINE, "record"},
