@@ -34,6 +34,10 @@ Halves = tuple[fx.GraphModule, fx.GraphModule]
 _NOTED: ContextVar[list[Plan] | None] = ContextVar("rematpass_noted", default=None)
 _PLANS = "_rematpass_plans"
 
+# A budget this many times the fastest plan's peak cannot be broken by what Inductor fuses or holds back: plain Inductor
+# was seen up to 6 % above its plan (2026-11, 8-block transformers). At half, guarding costs time where nobody needs it.
+AMPLE = 1.25
+
 
 class Partitioner(torch_compat.CustomPartitionerFn):
     """Splits joint graphs for Inductor. Holds settings only: Inductor pickles it into its cache key."""
@@ -148,13 +152,8 @@ def rematpass(
 
 
 def compile_patches(options: Options, partitioner: torch_compat.CustomPartitionerFn) -> dict[str, Any]:
-    """Inductor options for a step of ours: mode, the user's own, then the hook.
-
-    Inductor holds freed buffers for later ones of the same size, which the allocator does as well, but not beyond a
-    peak: reuse is off unless the user asks for it.
-    """
+    """Inductor options for a step of ours: mode, the user's own, then the hook."""
     return {
-        "allow_buffer_reuse": False,
         **torch_compat.mode_patches(options.mode),
         **options.inductor_patches(),
         "custom_partitioner_fn": partitioner,
@@ -170,7 +169,7 @@ def _compile_noted(
     noted: list[Plan] = []
 
     def room_bytes() -> int | None:
-        return noted[-1].peak_bytes - noted[-1].static_bytes if noted else None
+        return room_beside_inputs(noted[-1]) if noted else None
 
     token = _NOTED.set(noted)
     try:
@@ -186,6 +185,13 @@ def _compile_noted(
         return compiled, noted
     logger.info("rematpass: compiled step from the cache, plan from %s", key[:16])
     return compiled, list(stored)
+
+
+def room_beside_inputs(plan: Plan) -> int | None:
+    """Bytes that may be live beside the graph's inputs; None where memory is ample and Inductor may do as it likes."""
+    if plan.budget_bytes is None or plan.budget_bytes >= AMPLE * plan.fastest_peak_bytes:
+        return None
+    return plan.peak_bytes - plan.static_bytes
 
 
 def _may_hit(inputs: Sequence[Any]) -> bool:

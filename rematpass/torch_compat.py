@@ -69,18 +69,23 @@ def compile_fx(
         inputs: likewise.
         patches: Inductor options.
         room_bytes: asked when a half is lowered: how much may be live beside the graph's static inputs. Fusion that
-            would need more is refused (see `_FusionGuard`); None refuses nothing.
+            would need more is refused (see `_FusionGuard`), and freed buffers are not held back; None leaves Inductor
+            as it is.
     """
+    from torch._inductor import config
     from torch._inductor.compile_fx import compile_fx as inductor
     from torch._inductor.compile_fx import compile_fx_inner
     from torch._inductor.virtualized import V
+
+    # Inductor holds freed buffers for later ones of the same size, also across a peak; the allocator does not.
+    held = {} if "allow_buffer_reuse" in patches else {"allow_buffer_reuse": False}
 
     @functools.wraps(compile_fx_inner)
     def inner(*args: Any, **kwargs: Any) -> Any:
         room = room_bytes()
         if room is None:
             return compile_fx_inner(*args, **kwargs)
-        with V.set_choices_handler(guarded_choices(room)):
+        with V.set_choices_handler(guarded_choices(room)), config.patch(held):
             return compile_fx_inner(*args, **kwargs)
 
     return cast("Callable[..., Any]", inductor(gm, list(inputs), inner_compile=inner, config_patches=patches))
