@@ -33,7 +33,7 @@ _DEMO_EXAMPLES = """examples:
   rematpass demo --budget 150MiB --no-plot
   rematpass demo --json > result.json               progress goes to stderr
 
-exit code: 0 when all losses agree and every budget was kept, 1 when not, 2 when it could not run.
+exit code: 0 when all losses agree and every budget was kept (within 1 %), 1 when not, 2 when it could not run.
 """
 
 _DOCTOR_EXAMPLES = """examples:

@@ -43,6 +43,7 @@ class Settings:
         device: prices.
         is_fusing: the halves go to a compiler that fuses.
         on_infeasible: "error" or "warn".
+        time_limit: seconds for the search.
         save, recompute: the user's globs.
         fingerprint: of everything above and of the code.
     """
@@ -52,6 +53,7 @@ class Settings:
     device: DeviceModel
     is_fusing: bool
     on_infeasible: str
+    time_limit: float
     save: tuple[str, ...]
     recompute: tuple[str, ...]
     fingerprint: str
@@ -75,7 +77,7 @@ def plan_and_split(joint: JointProgram, settings: Settings, graph_name: str) -> 
     """All steps. Raises BudgetTooSmall before anything is emitted."""
     start = time.perf_counter()
     inputs = collect_inputs(joint, settings)  # what is there, what it costs, what is forbidden
-    frontier = sweep_frontier(inputs.program)  # every plan worth having, for any budget
+    frontier = sweep_frontier(inputs.program, settings.time_limit)  # every plan worth having, for any budget
     request = _request(inputs.facts, settings, graph_name)
     place = choose_place(frontier, inputs, request, settings)
     plan = record_plan(request, inputs, frontier, place, time.perf_counter() - start)

@@ -66,7 +66,7 @@ def record_plan(request: Request, inputs: Inputs, frontier: Frontier, place: int
         alive_at_peak=record_alive(inputs, point),
         cheaper=_neighbour(frontier, place - 1),
         smaller=_neighbour(frontier, place + 1),
-        notes=_notes(inputs.program, fastest, smallest, request),
+        notes=_notes(inputs.program, frontier, request),
         plan_seconds=plan_seconds,
     )
 
@@ -180,8 +180,13 @@ def _neighbour(frontier: Frontier, place: int) -> Neighbour | None:
     return Neighbour(point.peak_bytes, point.extra_ns * NS)
 
 
-def _notes(program: Program, fastest: FrontierPoint, smallest: FrontierPoint, request: Request) -> tuple[str, ...]:
-    notes = []
+def _notes(program: Program, frontier: Frontier, request: Request) -> tuple[str, ...]:
+    notes = ["each graph of a model gets the whole budget; one budget for all of them is not shared yet"]
+    fastest, smallest = frontier.points[0], frontier.points[-1]
+    if not frontier.is_complete:
+        notes.append(
+            f"time_limit ended the search after {len(frontier.points)} plans; a longer one may find a better plan"
+        )
     span = fastest.peak_bytes - smallest.peak_bytes
     if span < FLAT_SHARE * fastest.peak_bytes:
         fixed = program.static_bytes + gradient_bytes(program)

@@ -25,6 +25,7 @@ def toy_settings(budget_bytes: int | None = None, *, is_fusing: bool = True, **c
         "device": TOY,
         "is_fusing": is_fusing,
         "on_infeasible": "error",
+        "time_limit": 60.0,
         "save": (),
         "recompute": (),
         "fingerprint": "toy",

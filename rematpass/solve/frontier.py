@@ -17,8 +17,8 @@ from .order import Recorder, must_keep
 from .program import Kind, Program
 from .stages import Stages
 
-# Options per stage after pruning. Chosen 2026-11: at 8 the plans of a transformer block get 1 % slower at half the
-# memory, at 32 they do not change and the chain programme takes twice as long.
+# Options per stage after pruning. At 8, plans of an 8-block transformer with written-out attention take 3 to 9 % more
+# extra time; at 32 nothing changes on it, on one with fused attention and on a 100-layer chain (2026-11).
 MAX_OPTIONS = 16
 
 
