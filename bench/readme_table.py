@@ -81,8 +81,8 @@ def format_verdict(result: dict[str, Any]) -> str:
         return "Problems: " + "; ".join(result["problems"]) + "."
     worst = max(row["loss_difference"] for row in result["rows"])
     return (
-        f"The losses of all runs agree at every step within {worst:.1e} of eager's, and every peak stayed within 1 % of "
-        "its budget."
+        f"The losses of all runs agree at every step within {worst:.1e} of eager's, and every peak stayed within 1 % "
+        "of its budget."
     )
 
 

@@ -34,9 +34,9 @@ Halves = tuple[fx.GraphModule, fx.GraphModule]
 _NOTED: ContextVar[list[Plan] | None] = ContextVar("rematpass_noted", default=None)
 _PLANS = "_rematpass_plans"
 
-# A budget this many times the fastest plan's peak is not broken by what Inductor fuses or holds back: plain Inductor was
-# seen 7 % above the plan (2026-11, 8-block transformers). At 1.12 there would be little room left for graphs that fare
-# worse; at 2.5, budgets that nothing threatens cost the few percent that guarding costs.
+# A budget this many times the fastest plan's peak is not broken by what Inductor fuses or holds back: plain Inductor
+# was seen 7 % above the plan (2026-11, 8-block transformers). At 1.12 there would be little room left for graphs that
+# fare worse; at 2.5, budgets that nothing threatens cost the few percent that guarding costs.
 AMPLE = 1.25
 
 

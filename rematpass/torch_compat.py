@@ -92,9 +92,9 @@ def compile_fx(
 
 
 # Kernels further apart than this in Inductor's order are not fused where a plan is followed. Fusing moves one of them,
-# and many small moves add up: an unrolled recurrent loop that needs 1.7 MiB at 4 and at 8 took 4.9 at 12; at 64, torch's
-# own limit (for readers of one tensor only), an 8-block transformer planned at 76 MiB took 80 to 90 (2026-11, torch 2.13
-# on CPU; below 4 not tried).
+# and many small moves add up: an unrolled recurrent loop that needs 1.7 MiB at 4 and at 8 took 4.9 at 12; at 64,
+# torch's own limit (for readers of one tensor only), an 8-block transformer planned at 76 MiB took 80 to 90 (2026-11,
+# torch 2.13 on CPU; below 4 not tried).
 FUSION_REACH = 4
 
 

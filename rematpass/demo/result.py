@@ -90,7 +90,7 @@ def format_conditions(conditions: dict[str, Any]) -> str:
 def format_verdict(problems: Sequence[str]) -> str:
     """One line when all is well, a line per problem when not."""
     if not problems:
-        return f"ok: the losses agree within {LOSS_TOLERANCE:.1e} at every step, and every peak is within 1 % of its budget"
+        return f"ok: the losses agree within {LOSS_TOLERANCE:.1e} at every step, every peak is within 1 % of its budget"
     return "\n".join(f"PROBLEM: {problem}" for problem in problems)
 
 

@@ -17,8 +17,8 @@ from .op_traits import base_name
 # Channels per block of oneDNN's layouts with AVX-512 (8 with AVX2, where this counts too much for few channels).
 BLOCK_CHANNELS = 16
 # What a oneDNN primitive takes besides its copies: 8,448 bytes at 16 and 32 channels, up to 1.3 % of the peak more with
-# bias (2026-11, torch 2.13). With neither, a network of small convolutions measures 1.3 % above its prediction; twice as
-# much would predict it about 2 % too high.
+# bias (2026-11, torch 2.13). With neither, a network of small convolutions measures 1.3 % above its prediction; twice
+# as much would predict it about 2 % too high.
 PRIMITIVE_BYTES = 8448
 PRIMITIVE_SHARE = 0.02
 

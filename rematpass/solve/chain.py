@@ -18,8 +18,8 @@ from numpy.typing import NDArray
 
 from .frontier import StageModel, StageOption
 
-# Points per table entry. At 24, plans of two 8-block transformers and a 100-layer chain take up to 13 % more extra time;
-# at 96 between 13 % less and 3 % more, and planning takes one and a half to twice as long (2026-11).
+# Points per table entry. At 24, plans of two 8-block transformers and a 100-layer chain take up to 13 % more extra
+# time; at 96 between 13 % less and 3 % more, and planning takes one and a half to twice as long (2026-11).
 MAX_POINTS = 48
 
 

@@ -25,8 +25,8 @@ from .recipe import run_recipe
 from .stages import Stages, find_stages
 
 # Closures of the whole graph that are simulated beside the plans of the chain. They matter near the fastest plan, where
-# no boundary need be kept. On two 8-block transformers and a 100-layer chain 6 changed nothing, and 24 only one plan, by
-# 8 % of its extra time (2026-11).
+# no boundary need be kept. On two 8-block transformers and a 100-layer chain 6 changed nothing, and 24 only one plan,
+# by 8 % of its extra time (2026-11).
 WHOLE_CLOSURES = 12
 # Simulated whatever the time limit: the smallest and the fastest plan.
 FIRST_PLANS = 2

@@ -14,8 +14,8 @@ from numpy.typing import NDArray
 
 from .program import Kind, Program
 
-# A boundary needs this many times its own bytes produced between it and a narrower (or equal) one. At 1, the inside of a
-# normalisation becomes a stage and plans of an 8-block transformer take up to 1.9 times the extra time; at 4, between
+# A boundary needs this many times its own bytes produced between it and a narrower (or equal) one. At 1, the inside of
+# a normalisation becomes a stage and plans of an 8-block transformer take up to 1.9 times the extra time; at 4, between
 # 20 % less and 1.5 % more (2026-11).
 DISTANCE = 2.0
 # A boundary is refused when one this many times narrower lies within REACH times its bytes: score matrices are no
