@@ -1,14 +1,17 @@
 """The real road on small models: torch.compile(backend="rematpass"), gradients and measured peaks at three budgets."""
 
 import copy
+import warnings
 
 import pytest
 import torch
+from hypothesis import HealthCheck, Phase, given, settings
 from torch import nn
 from torch.nn import functional
 
 import rematpass
 from rematpass.check.measure import storage_bytes
+from tests.strategies import torch_programs
 
 # Kernels without vector instructions compile twice as fast and allocate the same.
 SCALAR = {"cpp.simdlen": 1}
@@ -135,3 +138,35 @@ def test_batch_norm_counts_a_batch_once():
     train_step(torch.compile(model, backend="rematpass", options={"memory_budget": smallest, **SCALAR}), x)
     assert model.norm.num_batches_tracked.item() == 1
     torch.testing.assert_close(dict(model.named_buffers()), dict(reference.named_buffers()))
+
+
+FEW = settings(
+    deadline=None,
+    max_examples=3,
+    derandomize=True,
+    phases=[Phase.generate],
+    suppress_health_check=[HealthCheck.function_scoped_fixture],  # the folders may be shared
+)
+
+
+@FEW
+@given(torch_programs())
+def test_random_functions_get_the_gradients_of_no_limit(program):
+    """Three random functions through Inductor, with no limit and at the smallest peak; fusion may change rounding."""
+    arguments = program.arguments()
+    fastest = gradients_under(program, arguments, "none")
+    smallest = gradients_under(program, arguments, 1)
+    assert [g is None for g in fastest] == [g is None for g in smallest]
+    assert all(
+        torch.allclose(x, y, rtol=1e-9, atol=1e-9) for x, y in zip(fastest, smallest, strict=True) if x is not None
+    )
+
+
+def gradients_under(program, arguments, memory_budget):
+    torch._dynamo.reset()
+    options = {"memory_budget": memory_budget, "on_infeasible": "warn", **SCALAR}
+    compiled = torch.compile(program.__call__, backend="rematpass", options=options)
+    with warnings.catch_warnings():
+        warnings.filterwarnings("ignore", message="(?s).*memory budget too small")
+        loss = sum((o * torch.arange(o.numel(), dtype=o.dtype).view(o.shape)).sum() for o in compiled(*arguments))
+    return torch.autograd.grad(loss, arguments, allow_unused=True)
