@@ -46,7 +46,7 @@ def tiny():
 
 
 def start_python(script, **environment):
-    """`script` in a fresh interpreter with the caches of this session."""
+    """`script` in a fresh interpreter with the caches of this test run."""
     env = {**os.environ, **environment}
     return subprocess.Popen([sys.executable, "-c", script], stdout=PIPE, stderr=PIPE, text=True, env=env)
 
