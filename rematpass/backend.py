@@ -41,11 +41,15 @@ AMPLE = 1.25
 
 
 class Partitioner(torch_compat.CustomPartitionerFn):
-    """Splits joint graphs for Inductor. Holds settings only: Inductor pickles it into its cache key."""
+    """Splits joint graphs for Inductor. Holds settings only: Inductor pickles it into its cache key.
 
-    def __init__(self, settings: Settings, on_error: str = "raise") -> None:
+    `is_guarded` says that the halves are lowered under our fusion guard; code made without it must not be taken for it.
+    """
+
+    def __init__(self, settings: Settings, on_error: str = "raise", *, is_guarded: bool = False) -> None:
         self._settings = settings
         self._on_error = on_error
+        self._is_guarded = is_guarded
 
     def __call__(self, gm: fx.GraphModule, joint_inputs: Sequence[object], **facts: Any) -> Halves:
         """Inductor's hook: (joint graph, its inputs) -> (forward, backward)."""
@@ -86,7 +90,7 @@ class Partitioner(torch_compat.CustomPartitionerFn):
 
     def uuid(self) -> str:
         """Inductor's cache key for us: equal settings and code, equal partition."""
-        return f"rematpass-{self._settings.fingerprint}-{self._on_error}"
+        return f"rematpass-{self._settings.fingerprint}-{self._on_error}-{self._is_guarded}"
 
     def __eq__(self, other: object) -> bool:
         return isinstance(other, Partitioner) and self.uuid() == other.uuid()
@@ -144,7 +148,7 @@ def rematpass(
     with _errors_pass():
         parsed = parse_options(options, mode=mode, inductor_keys=torch_compat.inductor_keys())
         settings = make_settings(parsed, device_type(example_inputs))
-    patches = compile_patches(parsed, Partitioner(settings, parsed.on_error))
+    patches = compile_patches(parsed, Partitioner(settings, parsed.on_error, is_guarded=True))
     wrapper = torch_compat.current_compile_wrapper()
     compiled, made = _compile_noted(gm, example_inputs, patches, _graph_key(gm, example_inputs, settings))
     plans = _plans_of(wrapper)
