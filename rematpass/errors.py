@@ -33,7 +33,7 @@ class SolverError(RematError):
     """A certificate that does not hold (flow and cut differ). This is a bug in rematpass, please report it."""
 
 
-class BudgetTooSmall(RematError, ValueError):  # noqa: N818  the contract names it so
+class BudgetTooSmall(RematError, ValueError):  # noqa: N818  public name fixed by the interface
     """No plan fits the budget.
 
     Attributes:

@@ -207,10 +207,10 @@ def _sweep(program: Program, half: _Half) -> list[int]:
     for i, end in enumerate(half.end):
         if i < half.given:
             live += half.size[i]
-            if end < 0:
-                end = half.given - 1  # noqa: PLW2901  nobody reads it: gone at once
-        if end >= 0 and half.root[i] == i:
-            dying[end].append(i)
+        # What is given and never read is gone at once.
+        last = half.given - 1 if end < 0 and i < half.given else end
+        if last >= 0 and half.root[i] == i:
+            dying[last].append(i)
     for i in range(half.given):
         live -= sum(half.size[d] for d in dying[i])
     trace = []
