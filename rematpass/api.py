@@ -122,7 +122,7 @@ def plans(compiled: object) -> list[Plan]:
     return found
 
 
-def partition_fn(memory_budget: object = "auto", **options: object) -> Callable[..., Halves]:
+def partition_fn(memory_budget: object = "auto", **options: object) -> PartitionFn:
     """A partition function for `functorch.compile.aot_function` and `aot_module`, with any compilers.
 
     The halves are priced and simulated for an executor that runs one op at a time and frees a value after its last
@@ -144,7 +144,18 @@ def partition_fn(memory_budget: object = "auto", **options: object) -> Callable[
     """
     parsed = _read(memory_budget, options)
 
-    def split(
+    return PartitionFn(parsed)
+
+
+class PartitionFn:
+    """What `partition_fn` returns: splits joint graphs; `plans` lists the plans made, in order."""
+
+    def __init__(self, options: Options) -> None:
+        self._options = options
+        self.plans: list[Plan] = []
+
+    def __call__(
+        self,
         gm: fx.GraphModule,
         joint_inputs: Sequence[object],
         *,
@@ -152,19 +163,17 @@ def partition_fn(memory_budget: object = "auto", **options: object) -> Callable[
         static_lifetime_input_indices: list[int] | None = None,
         **_: object,
     ) -> Halves:
+        """AOTAutograd's call: (joint graph, its inputs) -> (forward, backward)."""
         flat = [n.meta.get("val") for n in gm.graph.nodes if n.op == "placeholder"]
-        settings = make_settings(parsed, device_type(flat), is_fusing=False)
+        settings = make_settings(self._options, device_type(flat), is_fusing=False)
         joint = capture_joint(gm, num_fwd_outputs, static_lifetime_input_indices)
         if not needs_plan(joint):
             return torch_compat.plain_partition(
                 gm, joint_inputs, num_fwd_outputs=num_fwd_outputs, static_indices=static_lifetime_input_indices
             )
-        planned = plan_and_split(joint, settings, "graph 0")
-        split.plans.append(planned.plan)  # type: ignore[attr-defined]
+        planned = plan_and_split(joint, settings, f"graph {len(self.plans)}")
+        self.plans.append(planned.plan)
         return planned.forward, planned.backward
-
-    split.plans = []  # type: ignore[attr-defined]
-    return split
 
 
 def inductor_options(memory_budget: object = "auto", **options: object) -> dict[str, Any]:
