@@ -13,6 +13,7 @@ from .graph.constraints import Constraints
 from .graph.facts import Facts
 from .plan import AliveRecord, Decision, Neighbour, Plan, TimelinePoint, ValueRecord
 from .report.sizes import format_bytes
+from .solve.liveness import list_alive
 from .solve.program import Kind, Program
 from .solve.search import Frontier, FrontierPoint
 
@@ -156,7 +157,7 @@ def record_alive(inputs: Inputs, point: FrontierPoint) -> tuple[AliveRecord, ...
     program = inputs.program
     gradients = {program.root[v] for v in program.backward_outputs}
     rows = [AliveRecord("parameters, buffers and batch", program.static_bytes, "input", "", "")]
-    for v, size in point.timeline.alive:
+    for v, size in list_alive(program, point.decision.schedule, point.timeline.peak_position):
         value = inputs.facts.values[v]
         rows.append(AliveRecord(value.name, size, _role(program, point, v, gradients), value.module, value.source))
     return tuple(sorted(rows, key=lambda row: -row.bytes))

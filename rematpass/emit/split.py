@@ -34,7 +34,7 @@ def split_program(joint: JointProgram, program: Program, decision: Decision) -> 
 
 
 def _kept_order(program: Program, decision: Decision) -> tuple[int, ...]:
-    from ..solve.liveness import kept_values
+    from ..solve.trace import kept_values
 
     return tuple(sorted(kept_values(program, decision.schedule.backward)))
 

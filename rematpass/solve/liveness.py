@@ -11,77 +11,63 @@ everything.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence, Set
+from collections.abc import Sequence, Set
 from dataclasses import dataclass
 
+import numpy as np
+
+from .flow import BoolArray, IntArray
 from .program import Kind, Program, Schedule
+from .trace import Trace, kept_values, trace_sequence
 
 # Inductor stores a pointwise result that reads more than 4 buffers and has several readers
 # (`realize_reads_threshold`), or more than 8 whoever reads it (`realize_acc_reads_threshold`); torch 2.13 defaults.
 SHARED_READS = 4
 READS = 8
 
-_UNSIZED = (Kind.SYMBOL, Kind.VIEW)
-
 
 @dataclass(frozen=True)
 class Timeline:
-    """Live bytes per executed op, forward then backward; `alive` lists (value, bytes) at the peak, largest first."""
+    """Live bytes per executed op, forward then backward, the forward's inputs counted."""
 
     forward_bytes: tuple[int, ...]
     backward_bytes: tuple[int, ...]
     peak_bytes: int
     peak_position: int
-    alive: tuple[tuple[int, int], ...]
 
 
-@dataclass
-class _Half:
-    """One half being simulated. Instances 0..n-1 are what is given, then one per executed op."""
-
-    ops: list[int]
-    operands: list[tuple[int, ...]]
-    root: list[int]
-    given: int
-    size: list[int]
-    end: list[int]
-    reads: list[tuple[int, ...]]
-    stored: list[bool]
-
-
-def kept_values(program: Program, backward: Iterable[int], outputs: Iterable[int] | None = None) -> tuple[int, ...]:
-    """What a backward sequence reads before computing it, inputs of the forward included, in order of first use.
-
-    `outputs` are read at the end; the backward's own when None.
+@dataclass(frozen=True)
+class _Lives:
+    """Per instance of a trace: bytes of the storage it allocates, whether it reaches memory, and the last moment it
+    is needed (-1: never). `taken`: bytes of a dying input whose place it takes over.
     """
-    computed: set[int] = set()
-    kept: dict[int, None] = {}
-    for op in backward:
-        for u in program.inputs[op]:
-            if u not in computed and not _is_tangent(program, u):
-                kept[u] = None
-        computed.add(op)
-    final = program.backward_outputs if outputs is None else outputs
-    kept.update((v, None) for v in final if v not in computed and not program.is_backward[v])
-    return tuple(kept)
+
+    size: IntArray
+    is_stored: BoolArray
+    end: IntArray
+    taken: IntArray
 
 
 def simulate(program: Program, schedule: Schedule) -> Timeline:
     """Live bytes at every position of both halves; the peak counts the forward's inputs."""
-    kept = [v for v in kept_values(program, schedule.backward) if program.kind[v] not in (Kind.INPUT, Kind.SYMBOL)]
-    tangents = [v for v in range(len(program)) if _is_tangent(program, v)]
-    forward = _resolve(program, schedule.forward, ())
-    forward_live = _run(program, forward, {*kept, *program.forward_outputs})
-    held = tuple(dict.fromkeys([*kept, *program.forward_outputs, *tangents]))
-    backward = _resolve(program, schedule.backward, held)
-    backward_live = _run(program, backward, set(program.backward_outputs), set(program.forward_outputs))
-    live = [program.static_bytes + b for b in forward_live + backward_live]
-    peak = max(live, default=program.static_bytes)
-    position = live.index(peak) if live else 0
-    half, offset = (forward, 0) if position < len(forward_live) else (backward, len(forward_live))
-    alive = _alive(half, position - offset) if live else ()
-    split = len(forward_live)
-    return Timeline(tuple(live[:split]), tuple(live[split:]), peak, position, alive)
+    live = [program.static_bytes + _live_bytes(program, *half) for half in _halves(program, schedule)]
+    both = np.concatenate(live)
+    peak, position = (int(both.max()), int(both.argmax())) if len(both) else (program.static_bytes, 0)
+    return Timeline(tuple(live[0].tolist()), tuple(live[1].tolist()), peak, position)
+
+
+def list_alive(program: Program, schedule: Schedule, position: int) -> tuple[tuple[int, int], ...]:
+    """(value, bytes) of every storage alive while the op at `position` of the timeline runs, largest first."""
+    forward, backward = _halves(program, schedule)
+    split = len(forward[0].ops) - forward[0].given
+    trace, lives = forward if position < split else backward
+    at = trace.given + (position if position < split else position - split)
+    owner = trace.root == np.arange(len(trace.ops))
+    there = owner & lives.is_stored & (lives.size > 0) & (np.arange(len(trace.ops)) <= at) & (lives.end >= at)
+    if at < len(trace.ops):
+        there[at] = owner[at] and lives.is_stored[at] and lives.size[at] > 0
+    alive = zip(trace.ops[there].tolist(), lives.size[there].tolist(), strict=True)
+    return tuple(sorted(alive, key=lambda pair: (-pair[1], pair[0])))
 
 
 def local_peak(program: Program, sequence: Sequence[int], returned: Set[int], outside: Set[int]) -> int:
@@ -90,155 +76,129 @@ def local_peak(program: Program, sequence: Sequence[int], returned: Set[int], ou
     What it reads without computing it is there from the start until its last use, but for the storages in `outside`,
     which somebody else pays for. What is in `returned` stays until the end.
     """
-    tangents = dict.fromkeys(u for v in sequence for u in program.inputs[v] if _is_tangent(program, u))
+    tangents = dict.fromkeys(u for v in sequence for u in program.inputs[v] if program.tables.is_tangent[u])
     given = [v for v in kept_values(program, sequence, ()) if program.kind[v] is not Kind.SYMBOL]
     given += [v for v in tangents if v not in given]
-    half = _resolve(program, sequence, tuple(given))
-    for i in range(half.given):
-        if program.root[half.ops[i]] in outside:
-            half.size[i] = 0
-    return max(_run(program, half, returned), default=0)
+    trace = trace_sequence(program, sequence, given)
+    free = np.isin(program.tables.root[trace.ops[: trace.given]], list(outside))
+    lives = _find_lives(program, trace, _roots_of(trace, returned), np.flatnonzero(free))
+    return int(_live_bytes(program, trace, lives).max(initial=0))
 
 
-def _is_tangent(program: Program, value: int) -> bool:
-    return program.kind[value] is Kind.INPUT and program.is_backward[value]
+def _halves(program: Program, schedule: Schedule) -> tuple[tuple[Trace, _Lives], tuple[Trace, _Lives]]:
+    tables = program.tables
+    kept = [v for v in kept_values(program, schedule.backward) if tables.is_paid[v]]
+    tangents = np.flatnonzero(tables.is_tangent).tolist()
+    forward = trace_sequence(program, schedule.forward)
+    held = tuple(dict.fromkeys([*kept, *program.forward_outputs, *tangents]))
+    backward = trace_sequence(program, schedule.backward, held)
+    given_on = backward.root[: backward.given][np.isin(backward.ops[: backward.given], program.forward_outputs)]
+    ends = np.concatenate([_roots_of(backward, program.backward_outputs), given_on])
+    return (
+        (forward, _find_lives(program, forward, _roots_of(forward, {*kept, *program.forward_outputs}))),
+        (backward, _find_lives(program, backward, ends)),
+    )
 
 
-def _resolve(program: Program, sequence: Iterable[int], held: tuple[int, ...]) -> _Half:
-    """Give every executed op an instance, and every read the instance it sees."""
-    latest: dict[int, int] = {}
-    ops: list[int] = []
-    operands: list[tuple[int, ...]] = []
-    root: list[int] = []
-    owner: dict[int, int] = {}
-    for v in held:
-        instance = len(ops)
-        latest[v] = instance
-        ops.append(v)
-        operands.append(())
-        root.append(owner.setdefault(program.root[v], instance))
-    for op in sequence:
-        if program.kind[op] in (Kind.INPUT, Kind.SYMBOL):
-            continue
-        seen = tuple(latest[u] for u in program.inputs[op] if u in latest)
-        instance = len(ops)
-        ops.append(op)
-        operands.append(seen)
-        root.append(_instance_root(program, op, instance, latest, root))
-        latest[op] = instance
-    size = [0 if program.kind[v] in _UNSIZED and i >= len(held) else program.size_bytes[v] for i, v in enumerate(ops)]
-    _size_of_held_views(program, ops, root, len(held), size)
-    return _Half(ops, operands, root, len(held), size, [-1] * len(ops), [()] * len(ops), [True] * len(ops))
+def _roots_of(trace: Trace, values: Set[int] | Sequence[int]) -> IntArray:
+    """Instances in whose storage the final computations of `values` live."""
+    root = trace.root[trace.final(sorted(values))]
+    return root[root >= 0]
 
 
-def _instance_root(program: Program, op: int, instance: int, latest: dict[int, int], root: list[int]) -> int:
-    """A view lives where its first input lives; a view of a graph input lives outside (-1)."""
-    if program.kind[op] is not Kind.VIEW:
-        return instance
-    base = program.inputs[op][0] if program.inputs[op] else op
-    return root[latest[base]] if base in latest else -1
+def _find_lives(program: Program, trace: Trace, final: IntArray, free: IntArray | None = None) -> _Lives:
+    """Ends of all storages; those of `final` stay to the end, the given ones in `free` cost nothing."""
+    count = len(trace.ops)
+    size = _sizes(program, trace)
+    if free is not None:
+        size[free] = 0
+    is_final = np.zeros(count, dtype=bool)
+    is_final[final] = True
+    taken = np.zeros(count, dtype=np.int64)
+    if not program.is_fusing:
+        end = np.full(count, -1)
+        np.maximum.at(end, trace.reads, trace.readers)
+        end[is_final] = count
+        return _Lives(size, np.ones(count, dtype=bool), end, taken)
+    is_stored, sources = _find_stored(program, trace, is_final)
+    end = _find_ends(program, trace, is_stored, is_final)
+    for i, read in sources.items():
+        same = size[i]
+        if is_stored[i] and same and any(end[d] == i and size[d] == same for d in read):
+            taken[i] = same
+    return _Lives(size, is_stored, end, taken)
 
 
-def _size_of_held_views(program: Program, ops: list[int], root: list[int], given: int, size: list[int]) -> None:
+def _sizes(program: Program, trace: Trace) -> IntArray:
     """What is held as a view keeps its whole base alive, counted once per base; views of inputs cost nothing."""
-    for i in range(given):
-        base = program.root[ops[i]]
-        is_outside = program.kind[base] is Kind.INPUT and not program.is_backward[base]
-        size[i] = 0 if is_outside or root[i] != i else program.size_bytes[base]
+    tables = program.tables
+    size = np.where(tables.is_view[trace.ops], 0, tables.size_bytes[trace.ops])
+    base = tables.root[trace.ops[: trace.given]]
+    is_outside = (tables.kind[base] == Kind.INPUT) & ~tables.is_backward[base]
+    is_owner = trace.root[: trace.given] == np.arange(trace.given)
+    size[: trace.given] = np.where(is_outside | ~is_owner, 0, tables.size_bytes[base])
+    return size
 
 
-def _run(program: Program, half: _Half, returned: Set[int], held_on: Set[int] = frozenset()) -> list[int]:
-    """Fill in ends and reads, then sweep: live bytes while each executed op runs."""
-    last = len(half.ops)
-    final: dict[int, int] = {op: i for i, op in enumerate(half.ops)}
-    kept_alive = {half.root[final[v]] for v in returned if v in final}
-    kept_alive |= {half.root[i] for i in range(half.given) if half.ops[i] in held_on}
-    stored = half.stored = _stored(program, half, kept_alive) if program.is_fusing else half.stored
-    for i in range(last - 1, -1, -1):
-        r = half.root[i]
-        if r < 0:
-            continue
-        if r == i and i in kept_alive:
-            half.end[i] = last
-        runs_at = i if stored[i] or program.kind[half.ops[i]] in (Kind.REDUCTION, Kind.EXTERN) else half.end[i]
-        if program.kind[half.ops[i]] is Kind.VIEW:
-            continue
-        for u in _storages(half, half.operands[i]):
-            half.end[u] = max(half.end[u], runs_at)
-    return _sweep(program, half)
+def _find_stored(
+    program: Program, trace: Trace, is_final: BoolArray
+) -> tuple[BoolArray, dict[int, Sequence[int] | Set[int]]]:
+    """Which instances reach memory under fusion, and which storages each pointwise instance reads in the end."""
+    tables, count = program.tables, len(trace.ops)
+    readers = np.bincount(trace.reads, minlength=count)
+    needed = is_final.copy()
+    needed[trace.reads[tables.is_extern[trace.ops[trace.readers]]]] = True
+    kind = tables.kind[trace.ops]
+    kind[: trace.given] = Kind.INPUT
+    pointwise = np.flatnonzero(kind == Kind.POINTWISE)
+    starts = np.searchsorted(trace.readers, np.arange(count + 1)).tolist()
+    flat = trace.reads.tolist()
+    limit = np.where(readers > 1, np.where(tables.is_heavy[trace.ops], -1, SHARED_READS), READS).tolist()
+    must = needed.tolist()
+    sources: dict[int, Sequence[int] | Set[int]] = {}
+    fused: dict[int, Sequence[int] | Set[int]] = {}
+    for i in pointwise.tolist():
+        read: Sequence[int] | Set[int] = flat[starts[i] : starts[i + 1]]
+        if fused and any(u in fused for u in read):
+            read = set().union(*(fused.get(u, (u,)) for u in read))
+        sources[i] = read
+        if not must[i] and len(read) <= limit[i]:
+            fused[i] = read
+    is_stored = np.ones(count, dtype=bool)
+    is_stored[list(fused)] = False
+    return is_stored, sources
 
 
-def _storages(half: _Half, instances: tuple[int, ...]) -> list[int]:
-    return [half.root[u] for u in instances if half.root[u] >= 0]
+def _find_ends(program: Program, trace: Trace, is_stored: BoolArray, is_final: BoolArray) -> IntArray:
+    """Last moment each storage is needed: what is fused into a reader is needed when that reader runs."""
+    count = len(trace.ops)
+    runs_at = np.arange(count)
+    fused = np.flatnonzero(~is_stored)
+    order = np.argsort(trace.reads, kind="stable")
+    reads, readers = trace.reads[order], trace.readers[order]
+    starts = np.searchsorted(reads, fused).tolist()
+    stops = np.searchsorted(reads, fused, side="right").tolist()
+    moments, by = runs_at.tolist(), readers.tolist()
+    for i, start, stop in zip(reversed(fused.tolist()), reversed(starts), reversed(stops), strict=True):
+        moments[i] = max((moments[r] for r in by[start:stop]), default=-1)
+    end = np.full(count, -1)
+    np.maximum.at(end, reads, np.array(moments, dtype=np.int64)[readers])
+    end[is_final] = count
+    return end
 
 
-def _stored(program: Program, half: _Half, kept_alive: set[int]) -> list[bool]:
-    """Which instances reach memory under fusion."""
-    count = len(half.ops)
-    readers = [0] * count
-    needs_memory = [i in kept_alive for i in range(count)]
-    for i in range(half.given, count):
-        kind = program.kind[half.ops[i]]
-        if kind is Kind.VIEW:
-            continue
-        for u in dict.fromkeys(_storages(half, half.operands[i])):
-            readers[u] += 1
-            needs_memory[u] = needs_memory[u] or kind in (Kind.EXTERN, Kind.PART)
-    stored = [True] * count
-    sources: list[frozenset[int]] = [frozenset((i,)) for i in range(count)]
-    for i in range(half.given, count):
-        op = half.ops[i]
-        if program.kind[op] is not Kind.POINTWISE:
-            continue
-        read = frozenset().union(*(sources[u] for u in _storages(half, half.operands[i])))
-        shared = readers[i] > 1 and (program.is_heavy[op] or len(read) > SHARED_READS)
-        stored[i] = needs_memory[i] or shared or len(read) > READS
-        half.reads[i] = tuple(read)
-        if not stored[i]:
-            sources[i] = read
-    return stored
-
-
-def _sweep(program: Program, half: _Half) -> list[int]:
-    """Allocate at execution, free after the last read; a pointwise result may take over a dying input."""
-    stored = half.stored
-    dying: list[list[int]] = [[] for _ in range(len(half.ops) + 1)]
-    live = 0
-    for i, end in enumerate(half.end):
-        if i < half.given:
-            live += half.size[i]
-        # What is given and never read is gone at once.
-        last = half.given - 1 if end < 0 and i < half.given else end
-        if last >= 0 and half.root[i] == i:
-            dying[last].append(i)
-    for i in range(half.given):
-        live -= sum(half.size[d] for d in dying[i])
-    trace = []
-    for i in range(half.given, len(half.ops)):
-        size = half.size[i] if stored[i] and half.root[i] == i else 0
-        scratch = program.workspace_bytes[half.ops[i]]
-        taken = _taken_over(program, half, i, size, dying[i])
-        live += size - taken
-        trace.append(live + scratch)
-        live -= sum(half.size[d] for d in dying[i] if stored[d] or d < half.given) - taken
-        if half.end[i] < 0:
-            live -= size
-    return trace
-
-
-def _taken_over(program: Program, half: _Half, i: int, size: int, dying: list[int]) -> int:
-    """Bytes of a dying input whose place the result of a generated pointwise kernel takes."""
-    if not size or not program.is_fusing or program.kind[half.ops[i]] is not Kind.POINTWISE:
-        return 0
-    return size if any(half.size[d] == size and d in half.reads[i] for d in dying) else 0
-
-
-def _alive(half: _Half, position: int) -> tuple[tuple[int, int], ...]:
-    """(value, bytes) of every storage alive while the op at `position` runs, largest first."""
-    at = half.given + position
-    alive = [
-        (half.ops[i], half.size[i])
-        for i in range(min(at + 1, len(half.ops)))
-        if half.root[i] == i and half.size[i] and half.stored[i] and (half.end[i] >= at or i == at)
-    ]
-    return tuple(sorted(alive, key=lambda pair: (-pair[1], pair[0])))
+def _live_bytes(program: Program, trace: Trace, lives: _Lives) -> IntArray:
+    """Allocate at execution, free after the last need; a pointwise result may take over a dying input."""
+    count, given = len(trace.ops), trace.given
+    moments = np.arange(count)
+    is_owner = trace.root == moments
+    size = np.where(is_owner & lives.is_stored, lives.size, 0)
+    # What is given and never read is gone before the first op.
+    start = np.where(moments < given, given, moments)
+    stop = np.maximum(np.where(lives.end < 0, moments, lives.end), start - (moments < given)) + 1
+    change = np.zeros(count + 2, dtype=np.int64)
+    np.add.at(change, start, size)
+    np.subtract.at(change, np.minimum(stop, count + 1), size)
+    live = np.cumsum(change)[:count] + program.tables.workspace_bytes[trace.ops] - lives.taken
+    result: IntArray = live[given:]
+    return result

@@ -9,6 +9,7 @@ from collections.abc import Iterable
 
 from ..errors import SolverError
 from .program import Decision, Kind, Program, Schedule
+from .trace import kept_values
 
 
 def forward_sequence(program: Program) -> tuple[int, ...]:
@@ -72,8 +73,6 @@ class Recorder:
 
 def make_decision(program: Program, schedule: Schedule) -> Decision:
     """Read off a schedule what it keeps and what it spends."""
-    from .liveness import kept_values
-
     unpaid = (Kind.INPUT, Kind.SYMBOL)
     kept = frozenset(v for v in kept_values(program, schedule.backward) if program.kind[v] not in unpaid)
     again = sum(program.duration_ns[v] for v in schedule.backward if not program.is_backward[v])

@@ -9,6 +9,10 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from enum import IntEnum
+from functools import cached_property
+
+import numpy as np
+from numpy.typing import NDArray
 
 
 class Kind(IntEnum):
@@ -67,6 +71,58 @@ class Program:
 
     def __len__(self) -> int:
         return len(self.kind)
+
+    @cached_property
+    def tables(self) -> Tables:
+        """The same figures as arrays."""
+        return Tables.of(self)
+
+
+@dataclass(frozen=True)
+class Tables:
+    """A `Program` as arrays, for the rooms that walk through many schedules.
+
+    `input_list[input_start[v]:input_start[v + 1]]` are the inputs of op v. `is_paid`: neither INPUT nor SYMBOL.
+    `is_extern`: reads from memory only (EXTERN, and PART, which names memory).
+    """
+
+    kind: NDArray[np.int64]
+    root: NDArray[np.int64]
+    size_bytes: NDArray[np.int64]
+    duration_ns: NDArray[np.int64]
+    workspace_bytes: NDArray[np.int64]
+    input_start: NDArray[np.int64]
+    input_list: NDArray[np.int64]
+    is_backward: NDArray[np.bool_]
+    in_forward: NDArray[np.bool_]
+    is_heavy: NDArray[np.bool_]
+    is_view: NDArray[np.bool_]
+    is_paid: NDArray[np.bool_]
+    is_tangent: NDArray[np.bool_]
+    is_extern: NDArray[np.bool_]
+
+    @classmethod
+    def of(cls, program: Program) -> Tables:
+        """All arrays of a program."""
+        kind = np.array(program.kind, dtype=np.int64)
+        is_backward = np.array(program.is_backward, dtype=bool)
+        counts = [len(reads) for reads in program.inputs]
+        return cls(
+            kind=kind,
+            root=np.array(program.root, dtype=np.int64),
+            size_bytes=np.array(program.size_bytes, dtype=np.int64),
+            duration_ns=np.array(program.duration_ns, dtype=np.int64),
+            workspace_bytes=np.array(program.workspace_bytes, dtype=np.int64),
+            input_start=np.concatenate([[0], np.cumsum(counts, dtype=np.int64)]),
+            input_list=np.array([u for reads in program.inputs for u in reads], dtype=np.int64),
+            is_backward=is_backward,
+            in_forward=np.array(program.in_forward, dtype=bool),
+            is_heavy=np.array(program.is_heavy, dtype=bool),
+            is_view=kind == Kind.VIEW,
+            is_paid=(kind != Kind.INPUT) & (kind != Kind.SYMBOL),
+            is_tangent=is_backward & (kind == Kind.INPUT),
+            is_extern=(kind == Kind.EXTERN) | (kind == Kind.PART),
+        )
 
 
 @dataclass(frozen=True)

@@ -5,7 +5,7 @@ from dataclasses import replace
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from rematpass.solve.liveness import local_peak, simulate
+from rematpass.solve.liveness import list_alive, local_peak, simulate
 from rematpass.solve.order import forward_sequence, order_backward
 from rematpass.solve.program import Kind, Schedule
 from tests.naive_simulator import Half, naive_timeline
@@ -67,7 +67,7 @@ def test_alive_at_the_peak_adds_up(case):
     assert timeline.peak_bytes == max(live) == live[timeline.peak_position]
     ops = [v for v in (*schedule.forward, *schedule.backward) if program.kind[v] not in (Kind.INPUT, Kind.SYMBOL)]
     scratch = program.workspace_bytes[ops[timeline.peak_position]]
-    assert sum(size for _, size in timeline.alive) + scratch + program.static_bytes == timeline.peak_bytes
+    assert sum(size for _, size in list_alive(program, schedule, timeline.peak_position)) + scratch + program.static_bytes == timeline.peak_bytes
 
 
 @QUICK
