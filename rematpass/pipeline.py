@@ -28,7 +28,8 @@ from .graph.facts import Facts, collect_facts
 from .plan import Plan
 from .record import Inputs, Request, record_alive, record_plan
 from .report.table import format_line
-from .solve.search import Frontier, sweep_frontier
+from .solve.descent import FrontierPoint
+from .solve.search import Effort, Frontier
 
 logger = logging.getLogger(__name__)
 
@@ -77,14 +78,13 @@ def plan_and_split(joint: JointProgram, settings: Settings, graph_name: str) -> 
     """All steps. Raises BudgetTooSmall before anything is emitted."""
     start = time.perf_counter()
     inputs = collect_inputs(joint, settings)  # what is there, what it costs, what is forbidden
-    frontier = sweep_frontier(inputs.program, settings.time_limit)  # every plan worth having, for any budget
+    frontier = Frontier(inputs.program, Effort(seconds=settings.time_limit))  # one curve of plans for any budget
     request = _request(inputs.facts, settings, graph_name)
-    place = choose_place(frontier, inputs, request, settings)
-    plan = record_plan(request, inputs, frontier, place, time.perf_counter() - start)
+    point = choose_point(frontier, inputs, request, settings)
+    plan = record_plan(request, inputs, frontier, point, time.perf_counter() - start)
     names = [value.name for value in inputs.facts.values]
-    decision = frontier.points[place].decision
-    check_schedule(inputs.program, decision, names)  # before a single node is written
-    forward, backward = split_program(joint, inputs.program, decision)
+    check_schedule(inputs.program, point.decision, names)  # before a single node is written
+    forward, backward = split_program(joint, inputs.program, point.decision)
     check_split(forward, backward, joint.num_fwd_outputs)
     logger.info("%s", format_line(plan))
     return Planned(forward, backward, plan)
@@ -111,19 +111,19 @@ def _request(facts: Facts, settings: Settings, graph_name: str) -> Request:
     return Request(graph_name, graph.hexdigest(), settings.device.name, torch_compat.torch_version(), budget)
 
 
-def choose_place(frontier: Frontier, inputs: Inputs, request: Request, settings: Settings) -> int:
-    """Where on the frontier the budget lands.
+def choose_point(frontier: Frontier, inputs: Inputs, request: Request, settings: Settings) -> FrontierPoint:
+    """The plan for the budget.
 
     Raises:
         BudgetTooSmall: nothing fits and `on_infeasible` is "error".
     """
-    place = frontier.choose(request.budget_bytes)
-    if place is not None:
-        return place
-    smallest = frontier.points[-1]
+    point = frontier.choose(request.budget_bytes)
+    if point is not None:
+        return point
+    smallest = frontier.smallest
     assert request.budget_bytes is not None
     error = BudgetTooSmall(request.budget_bytes, smallest.peak_bytes, record_alive(inputs, smallest))
     if settings.on_infeasible == "error":
         raise error
     warnings.warn(f"{error}\nGoing on with the smallest peak.", stacklevel=2)
-    return len(frontier.points) - 1
+    return smallest

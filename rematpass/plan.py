@@ -12,7 +12,7 @@ from dataclasses import asdict, dataclass, field
 from enum import StrEnum
 from typing import Any
 
-PLAN_SCHEMA = 1
+PLAN_SCHEMA = 2
 
 
 class Decision(StrEnum):
@@ -81,6 +81,7 @@ class Plan:
         peak_bytes: highest bytes live in forward or backward: inputs, kept, recomputed, gradients, temporaries.
         fastest_peak_bytes: the peak of the plan with no limit.
         smallest_peak_bytes: the lowest peak any plan found reaches.
+        bound_peak_bytes: no plan has a lower peak than this.
         static_bytes: the graph's own inputs (parameters, buffers, batch), part of every peak.
         gradient_bytes: the gradients the backward returns, live at its end.
         recompute_seconds: extra time of this plan.
@@ -103,6 +104,7 @@ class Plan:
     peak_bytes: int
     fastest_peak_bytes: int
     smallest_peak_bytes: int
+    bound_peak_bytes: int
     static_bytes: int
     gradient_bytes: int
     recompute_seconds: float

@@ -13,9 +13,10 @@ from .graph.constraints import Constraints
 from .graph.facts import Facts
 from .plan import AliveRecord, Decision, Neighbour, Plan, TimelinePoint, ValueRecord
 from .report.sizes import format_bytes
-from .solve.liveness import list_alive
+from .solve.liveness import Timeline, list_alive, simulate
 from .solve.program import Kind, Program
-from .solve.search import Frontier, FrontierPoint
+from .solve.descent import FrontierPoint
+from .solve.search import Frontier
 
 NS = 1e-9
 # Below this share of a span that the budget could move, memory is said to be dominated by what cannot be planned.
@@ -43,10 +44,12 @@ class Inputs:
     program: Program
 
 
-def record_plan(request: Request, inputs: Inputs, frontier: Frontier, place: int, plan_seconds: float) -> Plan:
-    """The plan at `place` on the frontier."""
-    point = frontier.points[place]
-    fastest, smallest = frontier.points[0], frontier.points[-1]
+def record_plan(
+    request: Request, inputs: Inputs, frontier: Frontier, point: FrontierPoint, plan_seconds: float
+) -> Plan:
+    """The plan at `point` of the frontier."""
+    timeline = simulate(inputs.program, point.decision.schedule)
+    bound_ns = frontier.bound_ns(request.budget_bytes, point)
     return Plan(
         graph_name=request.graph_name,
         fingerprint=request.fingerprint,
@@ -54,19 +57,20 @@ def record_plan(request: Request, inputs: Inputs, frontier: Frontier, place: int
         torch_version=request.torch_version,
         budget_bytes=request.budget_bytes,
         peak_bytes=point.peak_bytes,
-        fastest_peak_bytes=fastest.peak_bytes,
-        smallest_peak_bytes=smallest.peak_bytes,
+        fastest_peak_bytes=frontier.fastest.peak_bytes,
+        smallest_peak_bytes=frontier.smallest.peak_bytes,
+        bound_peak_bytes=frontier.bound.peak_bytes,
         static_bytes=inputs.program.static_bytes,
         gradient_bytes=gradient_bytes(inputs.program),
         recompute_seconds=point.extra_ns * NS,
         step_seconds=sum(inputs.prices.run_ns) * NS,
-        bound_seconds=min(frontier.bound.extra_ns_at(request.budget_bytes), point.extra_ns) * NS,
+        bound_seconds=min(bound_ns, point.extra_ns) * NS,
         values=record_values(inputs, point),
-        timeline=_timeline(inputs, point),
-        peak_position=point.timeline.peak_position,
+        timeline=_timeline(inputs, point, timeline),
+        peak_position=timeline.peak_position,
         alive_at_peak=record_alive(inputs, point),
-        cheaper=_neighbour(frontier, place - 1),
-        smaller=_neighbour(frontier, place + 1),
+        cheaper=_neighbour(frontier.next_faster(point)),
+        smaller=_neighbour(frontier.next_smaller(point)),
         notes=_notes(inputs.program, frontier, request),
         plan_seconds=plan_seconds,
     )
@@ -138,13 +142,13 @@ def _time(ns: int) -> str:
     return f"{ns / 1e3:.1f} us"
 
 
-def _timeline(inputs: Inputs, point: FrontierPoint) -> tuple[TimelinePoint, ...]:
+def _timeline(inputs: Inputs, point: FrontierPoint, timeline: Timeline) -> tuple[TimelinePoint, ...]:
     names = [value.name for value in inputs.facts.values]
     skipped = (Kind.INPUT, Kind.SYMBOL)
     rows = []
     halves = (
-        ("forward", point.decision.schedule.forward, point.timeline.forward_bytes),
-        ("backward", point.decision.schedule.backward, point.timeline.backward_bytes),
+        ("forward", point.decision.schedule.forward, timeline.forward_bytes),
+        ("backward", point.decision.schedule.backward, timeline.backward_bytes),
     )
     for phase, sequence, live in halves:
         ops = [v for v in sequence if inputs.program.kind[v] not in skipped]
@@ -157,36 +161,33 @@ def record_alive(inputs: Inputs, point: FrontierPoint) -> tuple[AliveRecord, ...
     program = inputs.program
     gradients = {program.root[v] for v in program.backward_outputs}
     rows = [AliveRecord("parameters, buffers and batch", program.static_bytes, "input", "", "")]
-    for v, size in list_alive(program, point.decision.schedule, point.timeline.peak_position):
+    timeline = simulate(program, point.decision.schedule)
+    is_backward_now = timeline.peak_position >= len(timeline.forward_bytes)
+    for v, size in list_alive(program, point.decision.schedule, timeline.peak_position):
         value = inputs.facts.values[v]
-        rows.append(AliveRecord(value.name, size, _role(program, point, v, gradients), value.module, value.source))
+        role = "gradient" if v in gradients else _role(program, point, v, is_backward_now)
+        rows.append(AliveRecord(value.name, size, role, value.module, value.source))
     return tuple(sorted(rows, key=lambda row: -row.bytes))
 
 
-def _role(program: Program, point: FrontierPoint, v: int, gradients: set[int]) -> str:
-    if v in gradients:
-        return "gradient"
+def _role(program: Program, point: FrontierPoint, v: int, is_backward_now: bool) -> str:
     if v in point.decision.kept:
         return "kept"
-    is_backward_now = point.timeline.peak_position >= len(point.timeline.forward_bytes)
     if is_backward_now and not program.is_backward[v]:
         return "recomputed"
     return "temporary"
 
 
-def _neighbour(frontier: Frontier, place: int) -> Neighbour | None:
-    if not 0 <= place < len(frontier.points):
-        return None
-    point = frontier.points[place]
-    return Neighbour(point.peak_bytes, point.extra_ns * NS)
+def _neighbour(point: FrontierPoint | None) -> Neighbour | None:
+    return None if point is None else Neighbour(point.peak_bytes, point.extra_ns * NS)
 
 
 def _notes(program: Program, frontier: Frontier, request: Request) -> tuple[str, ...]:
     notes = ["each graph of a model gets the whole budget; one budget for all of them is not shared yet"]
-    fastest, smallest = frontier.points[0], frontier.points[-1]
+    fastest, smallest = frontier.fastest, frontier.smallest
     if not frontier.is_complete:
         notes.append(
-            f"time_limit ended the search after {len(frontier.points)} plans; a longer one may find a better plan"
+            f"time_limit ended the search after {frontier.simulated} plans; a longer one may find a better plan"
         )
     span = fastest.peak_bytes - smallest.peak_bytes
     if span < FLAT_SHARE * fastest.peak_bytes:

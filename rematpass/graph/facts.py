@@ -6,6 +6,7 @@ In: a `JointProgram`. Out: `Facts`, plain records without torch objects. Never p
 from __future__ import annotations
 
 import re
+from collections.abc import Iterator
 from dataclasses import dataclass
 
 import torch
@@ -74,6 +75,7 @@ def collect_facts(joint: JointProgram) -> Facts:
 def _describe(node: fx.Node, kind: Kind, inputs: tuple[int, ...], root: int, is_owner: bool, block: int) -> ValueFacts:
     value = node.meta.get("val")
     tensor = value if isinstance(value, torch.Tensor) else None
+    first = next((t for t in _tensors(value)), None)
     size = _round_up(storage_bytes(tensor), block) if tensor is not None else 0
     return ValueFacts(
         name=node.name,
@@ -84,13 +86,20 @@ def _describe(node: fx.Node, kind: Kind, inputs: tuple[int, ...], root: int, is_
         size_bytes=size if is_owner else 0,
         view_bytes=size,
         shape=tuple(concrete(s) for s in tensor.shape) if tensor is not None else (),
-        dtype=str(tensor.dtype).removeprefix("torch.") if tensor is not None else "",
+        dtype=str(first.dtype).removeprefix("torch.") if first is not None else "",
         flops=count_flops(node) if node.op == "call_function" else 0,
         workspace_bytes=_scratch_bytes(node, kind, value, block),
         is_heavy=is_heavy(node),
         module=module_path(node),
         source=source_line(node),
     )
+
+
+def _tensors(value: object) -> Iterator[torch.Tensor]:
+    """The tensors an op returns, one or several."""
+    for part in value if isinstance(value, (tuple, list)) else (value,):
+        if isinstance(part, torch.Tensor):
+            yield part
 
 
 def _scratch_bytes(node: fx.Node, kind: Kind, value: object, block: int) -> int:

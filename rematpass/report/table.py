@@ -146,7 +146,8 @@ def _header(plan: Plan) -> list[str]:
     static, gradients = format_bytes(plan.static_bytes), format_bytes(plan.gradient_bytes)
     return [
         f"rematpass: {plan.graph_name} on {plan.device}, torch {plan.torch_version}",
-        f"{_peak_words(plan)}; the smallest found is {format_bytes(plan.smallest_peak_bytes)}",
+        f"{_peak_words(plan)}; the smallest found is {format_bytes(plan.smallest_peak_bytes)}, "
+        f"no plan needs less than {format_bytes(plan.bound_peak_bytes)}",
         f"in every peak: {static} of parameters, buffers and batch; at the end also {gradients} of gradients",
         f"{_recompute_words(plan)}, gap {gap}",
     ]

@@ -1,59 +1,168 @@
-"""How good any plan could be: a lower bound on extra time at a budget.
+"""How good any plan could be: lower bounds on extra time at a budget, and on the peak itself.
 
-In: the closures of the whole graph. Out: `HullBound`. Never looks at an order: what it says holds for all of them.
+In: a `Program`. Out: `Bound`. Never looks at a plan: what it says holds for every plan that runs the backward's own ops
+in the given order, whatever it keeps and however often it recomputes.
+
+Take one moment, while backward op k runs. Certainly live are the graph's inputs, the forward's outputs, gradients made
+before and read later, what op k reads, writes and uses as scratch. All else that is live then are forward values; what
+the backward needs from k on and is not among them is computed again at least once. So no plan is faster than the
+linear-programming value of the closure over the ops from k on at the bytes that are left (Lagrangian duality; the
+constraint matrix of a closure is totally unimodular).
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, replace
+from functools import cached_property
 
-from .closure import Closure
-from .program import Program
+import numpy as np
+
+from .closure import Closure, ClosureProblem, closure_near
+from .flow import BoolArray, IntArray
+from .frontier import closure_problem
+from .program import Kind, Program
+
+_UNPAID = (Kind.INPUT, Kind.SYMBOL)
+# What certainly reaches memory, also under fusion.
+_STORED = (Kind.EXTERN, Kind.REDUCTION, Kind.PART)
 
 
 @dataclass(frozen=True)
-class HullBound:
-    """Lower hull of (kept bytes, extra time) over all kept sets, and what is live besides when the backward starts.
+class Bound:
+    """Lower bounds for a program. `from_inputs` marks values made anywhere from graph inputs at no cost."""
 
-    When the backward starts, everything kept is live at once, with the inputs and outputs of the forward. Whatever is
-    needed and not kept is computed again at least once. So no plan, with any order and any number of recomputations,
-    beats the linear-programming value of the closure at `budget - fixed_bytes` kept bytes: the hull there (Lagrangian
-    duality; the constraint matrix of a closure is totally unimodular).
-    """
+    program: Program
+    from_inputs: tuple[bool, ...]
 
-    kept_bytes: tuple[int, ...]
-    extra_ns: tuple[int, ...]
-    fixed_bytes: int
+    def extra_ns_at(self, budget_bytes: int | None, moments: Iterable[int] = ()) -> float:
+        """Least extra time in ns of any plan whose peak fits the budget.
 
-    def extra_ns_at(self, budget_bytes: int | None) -> float:
-        """Least extra time, in ns, of any plan whose peak fits the budget."""
-        if budget_bytes is None:
-            return float(self.extra_ns[0])
-        room = budget_bytes - self.fixed_bytes
-        if room >= self.kept_bytes[0]:
-            return float(self.extra_ns[0])
-        for i in range(1, len(self.kept_bytes)):
-            if room >= self.kept_bytes[i]:
-                span = self.kept_bytes[i - 1] - self.kept_bytes[i]
-                share = (self.kept_bytes[i - 1] - room) / span
-                return self.extra_ns[i - 1] + share * (self.extra_ns[i] - self.extra_ns[i - 1])
-        return float(self.extra_ns[-1])
+        Args:
+            budget_bytes: None for no limit.
+            moments: backward ops to look at, besides the start of the backward. More give a better bound.
+        """
+        best = self._least(self._start, budget_bytes, 0)
+        if budget_bytes is None or best is None:
+            return best or 0.0
+        for k in moments:
+            if self.is_certain(k):
+                found = self._least(self._problem_at(k), budget_bytes, int(self._live_backward[k]) + self._own(k))
+                best = max(best, found or 0.0)
+        return best
+
+    @cached_property
+    def peak_bytes(self) -> int:
+        """No plan has a lower peak: the largest single op with all that is certainly live while it runs."""
+        program = self.program
+        peaks = [self._fixed]
+        for v, kind in enumerate(program.kind):
+            if kind in _UNPAID or not self.is_certain(v):
+                continue
+            reads = {program.root[u] for u in program.inputs[v]} - self._outputs
+            if program.is_backward[v]:
+                reads = {r for r in reads if not program.is_backward[r]}
+                rest = self._fixed + int(self._live_backward[v])
+            else:
+                rest = program.static_bytes
+            peaks.append(rest + self._own(v) + sum(program.size_bytes[r] for r in reads))
+        return max(peaks)
+
+    @cached_property
+    def _outputs(self) -> set[int]:
+        return {self.program.root[v] for v in self.program.forward_outputs}
+
+    @cached_property
+    def _fixed(self) -> int:
+        """Live throughout the backward: the graph's inputs and the forward's outputs."""
+        return self.program.static_bytes + sum(self.program.size_bytes[r] for r in self._outputs)
+
+    def is_certain(self, v: int) -> bool:
+        """Whether what op v reads and writes is in memory while it runs."""
+        return self.program.kind[v] is Kind.EXTERN or not self.program.is_fusing
+
+    def _own(self, v: int) -> int:
+        """Result and scratch of op v; an output of the forward is counted elsewhere."""
+        size = 0 if v in self._outputs and self.program.is_backward[v] else self.program.size_bytes[v]
+        return size + self.program.workspace_bytes[v]
+
+    @cached_property
+    def _live_backward(self) -> IntArray:
+        """Per op k: bytes of gradients made before k and needed at k or later, tangents included."""
+        program = self.program
+        count = len(program)
+        last = [-1] * count
+        for v in range(count):
+            if program.kind[v] is not Kind.VIEW:
+                for u in program.inputs[v]:
+                    last[program.root[u]] = v
+        returned = {program.root[v] for v in program.backward_outputs}
+        change = np.zeros(count + 1, dtype=np.int64)
+        for r, end in enumerate(last):
+            stop = count - 1 if r in returned else end
+            is_stored = not program.is_fusing or program.kind[r] in _STORED or r in returned
+            is_tangent = program.kind[r] is Kind.INPUT
+            if program.is_backward[r] and (is_stored or is_tangent) and stop > r:
+                change[0 if is_tangent else r + 1] += program.size_bytes[r]
+                change[stop + 1] -= program.size_bytes[r]
+        return np.cumsum(change)[:count]
+
+    @cached_property
+    def _start(self) -> ClosureProblem:
+        return self._closure(range(len(self.program)))[0]
+
+    def _closure(self, ops: Iterable[int]) -> tuple[ClosureProblem, list[int]]:
+        """What the backward ops among `ops` need, over all forward values."""
+        return whole_problem(self.program, self.from_inputs, ops)
+
+    def _problem_at(self, k: int) -> ClosureProblem:
+        """What op k reads is in memory; it may be kept at its size, not computed again."""
+        problem, values = self._closure(range(k, len(self.program)))
+        place = {v: i for i, v in enumerate(values)}
+        roots = {self.program.root[u] for u in self.program.inputs[k]}
+        held = [place[r] for r in roots if r in place and problem.may_keep[place[r]]]
+        may_recompute, wanted = problem.may_recompute.copy(), problem.wanted.copy()
+        may_recompute[held], wanted[held] = False, True
+        return replace(problem, may_recompute=may_recompute, wanted=wanted)
+
+    def _least(self, problem: ClosureProblem, budget_bytes: int | None, forced_bytes: int) -> float | None:
+        room = None if budget_bytes is None else budget_bytes - self._fixed - forced_bytes
+        upper, lower = closure_near(problem, room)
+        return interpolate(upper, lower, room)
 
 
-def hull_bound(program: Program, hull: Sequence[Closure]) -> HullBound:
-    """The bound from closures sorted from fastest to fewest kept bytes; points above the hull are dropped."""
-    outputs = {program.root[v] for v in program.forward_outputs}
-    fixed = program.static_bytes + sum(program.size_bytes[v] for v in outputs)
-    corners: list[tuple[int, int]] = []
-    for closure in hull:
-        point = (closure.kept_bytes, closure.extra_ns)
-        while len(corners) > 1 and not _is_convex(corners[-2], corners[-1], point):
-            corners.pop()
-        corners.append(point)
-    return HullBound(tuple(b for b, _ in corners), tuple(t for _, t in corners), fixed)
+def interpolate(upper: Closure, lower: Closure, room_bytes: int | None) -> float:
+    """Extra time on the line between two neighbours of the hull."""
+    if room_bytes is None or room_bytes >= upper.kept_bytes:
+        return float(upper.extra_ns)
+    if room_bytes <= lower.kept_bytes:
+        return float(lower.extra_ns)
+    share = (upper.kept_bytes - room_bytes) / (upper.kept_bytes - lower.kept_bytes)
+    return upper.extra_ns + share * (lower.extra_ns - upper.extra_ns)
 
 
-def _is_convex(a: tuple[int, int], b: tuple[int, int], c: tuple[int, int]) -> bool:
-    """Whether b lies strictly below the line from a to c (bytes fall, time rises)."""
-    return (b[1] - a[1]) * (a[0] - c[0]) < (c[1] - a[1]) * (a[0] - b[0])
+def whole_problem(
+    program: Program, from_inputs: Sequence[bool], ops: Iterable[int] | None = None
+) -> tuple[ClosureProblem, list[int]]:
+    """The closure over all forward values for the backward ops among `ops` (all when None); its values by index."""
+    chosen = range(len(program)) if ops is None else ops
+    wanted = {
+        u
+        for v in chosen
+        if program.is_backward[v]
+        for u in program.inputs[v]
+        if not program.is_backward[u] and program.kind[u] not in _UNPAID
+    }
+    wanted |= {v for v in program.backward_outputs if not program.is_backward[v]}
+    scope = [v for v in range(len(program)) if is_forward_side(program, v) and not from_inputs[v]]
+    return closure_problem(program, scope, wanted, (), from_inputs)
+
+
+def is_forward_side(program: Program, v: int) -> bool:
+    """Whether v is computed and does not depend on a gradient."""
+    return not program.is_backward[v] and program.kind[v] not in _UNPAID
+
+
+def values_of(values: Sequence[int], chosen: BoolArray) -> list[int]:
+    """The values a closure chose."""
+    return [values[i] for i in np.flatnonzero(chosen).tolist()]

@@ -1,33 +1,39 @@
 """Over the stages: which option each takes, which boundaries are kept, and which runs of stages are run again.
 
-In: a `StageModel` per stage and the bytes each boundary adds. Out: Pareto-optimal (peak, extra time) with recipes.
-Never looks inside a stage.
+In: a `StageModel` per stage, models of longer runs, and the bytes each boundary adds. Out: Pareto-optimal (peak, extra
+time) with recipes. Never looks inside a stage.
 
 The dynamic programme of Beaumont et al., "Optimal re-materialization strategies for heterogeneous chains" (2019,
-"rotor"), with many options per stage and exact bytes: every table entry is a Pareto list, not a row of memory slots.
-It contains checkpointing every k stages (Chen et al. 2016) and binomial checkpointing (Griewank and Walther 2000).
+"rotor"), with many options per stage and per run of stages. It contains checkpointing every k stages (Chen et al. 2016)
+and binomial checkpointing (Griewank and Walther 2000). Memory is counted in slots, as there: exactly when all sizes are
+multiples of a slot, else rounded to the nearest.
 """
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 import numpy as np
-from numpy.typing import NDArray
 
-from .frontier import StageModel, StageOption
+from .flow import IntArray
+from .frontier import StageModel, StageOption, StageRun
 
-# Points per table entry. At 24, plans of two 8-block transformers and a 100-layer chain take up to 13 % more extra
-# time; at 96 between 13 % less and 3 % more, and planning takes one and a half to twice as long (2026-11).
-MAX_POINTS = 48
+# Slots of memory. With 256, plans of two 8-block transformers take up to 4 % more extra time, with 1024 nothing changes
+# and the programme takes twice as long (2026-11).
+SLOTS = 512
+# Sizes with a common divisor are counted exactly up to this many slots.
+EXACT_SLOTS = 2048
+_NEVER = 2**60
 
 
 @dataclass(frozen=True)
 class Keep:
-    """Hold an option's values of stage `stage` from its forward to its backward; `rest` covers the later stages."""
+    """Hold an option's values of stages start..stop-1 from their forward to their backward; `rest` covers the later."""
 
-    stage: int
+    start: int
+    stop: int
     option: StageOption
     rest: Recipe | None
 
@@ -36,7 +42,7 @@ class Keep:
 class Again:
     """Keep only the boundary of `split`; `later` covers stages from there on, `earlier` those before, run again."""
 
-    stage: int
+    start: int
     split: int
     later: Recipe | None
     earlier: Recipe
@@ -44,9 +50,10 @@ class Again:
 
 @dataclass(frozen=True)
 class Alone:
-    """Run the backward of `stage` from its input boundary, computing everything again."""
+    """Run the backward of stages start..stop-1 from their input boundary, computing everything again."""
 
-    stage: int
+    start: int
+    stop: int
 
 
 Recipe = Keep | Again | Alone
@@ -54,164 +61,196 @@ Recipe = Keep | Again | Alone
 
 @dataclass(frozen=True)
 class ChainPoint:
-    """A plan of the chain: its peak above what is always live, its extra time, and how to run it."""
+    """A plan of the chain: its peak above what is always live, its extra time; `Chain.recipe` says how to run it."""
 
     peak_bytes: int
     extra_ns: int
-    recipe: Recipe | None
 
 
 @dataclass(frozen=True)
-class _Table:
-    """Pareto list: memory rises, time falls; `move` and `first`, `second` say where a point came from."""
+class _Moves:
+    """Ways to run stages i..j, as columns: time(m) = spent + later(m - hold) + earlier(m - below), m >= floor.
 
-    memory: NDArray[np.int64]
-    time: NDArray[np.int64]
-    move: NDArray[np.int64]
-    first: NDArray[np.int64]
-    second: NDArray[np.int64]
-
-    def __len__(self) -> int:
-        return len(self.memory)
-
-
-_Columns = tuple[NDArray[np.int64], NDArray[np.int64], NDArray[np.int64], NDArray[np.int64], NDArray[np.int64]]
-
-
-def solve_chain(models: Sequence[StageModel], added_bytes: Callable[[int, int], int]) -> tuple[ChainPoint, ...]:
-    """All Pareto points of the chain, least memory first.
-
-    Args:
-        models: one per stage.
-        added_bytes: added_bytes(i, k) = bytes of the boundary of stage k that are not in the boundary of stage i.
+    Tables are rows of `Chain`'s store; row 0 costs nothing and needs nothing.
     """
-    chain = _Chain(models, added_bytes)
-    table = chain.first(0)
-    return tuple(
-        ChainPoint(int(table.memory[p]), int(table.time[p]), chain.first_recipe(0, p)) for p in range(len(table))
-    )
+
+    spent: IntArray
+    floor: IntArray
+    hold: IntArray
+    later: IntArray
+    below: IntArray
+    earlier: IntArray
+    names: tuple[tuple[int, int], ...]
 
 
-class _Chain:
+class Chain:
     """Tables by need. `first(i)`: stages i.. in the first forward. `again(i, j)`: stages i..j run once more."""
 
-    def __init__(self, models: Sequence[StageModel], added_bytes: Callable[[int, int], int]) -> None:
+    def __init__(
+        self, models: Sequence[StageModel], added_bytes: Callable[[int, int], int], runs: Sequence[StageRun] = ()
+    ) -> None:
+        """Fill the tables.
+
+        Args:
+            models: one per stage.
+            added_bytes: added_bytes(i, k) = bytes of the boundary of stage k that are not in the boundary of stage i.
+            runs: longer runs of stages with options of their own.
+        """
         self._models = models
-        n = len(models)
-        self._added = [[added_bytes(i, k) if k > i else 0 for k in range(n)] for i in range(n)]
-        self._gradients = np.concatenate([[0], np.cumsum([m.gradient_bytes for m in models])]).tolist()
-        self._advance_ns = np.concatenate([[0], np.cumsum([m.advance_ns for m in models])]).tolist()
-        self._first: dict[int, _Table] = {n: _single(0, 0, 0)}
-        self._again: dict[tuple[object, ...], _Table] = {}
+        self._count = n = len(models)
+        self._runs: list[list[StageRun]] = [[StageRun(i, i + 1, m.kind, m.options, m.alone)] for i, m in enumerate(models)]
+        for run in runs:
+            self._runs[run.start].append(run)
+        added = [[added_bytes(i, k) if i < k < n else 0 for k in range(n + 1)] for i in range(n)]
+        gradients = np.cumsum([0, *(m.gradient_bytes for m in models)], dtype=np.int64)
+        self._slot_bytes = self._choose_slot(added, gradients)
+        self._added = self._slots(np.array(added, dtype=np.int64).reshape(n, n + 1))
+        self._gradients = self._slots(gradients)
+        self._advance_ns = np.cumsum([0, *(m.advance_ns for m in models)], dtype=np.int64)
+        self._advance_peak = self._slots(np.array([m.advance_peak_bytes for m in models], dtype=np.int64))
+        self._width = int(self._top(added, gradients)) // self._slot_bytes + 2
+        self._time = np.zeros((64, self._width), dtype=np.int64)
+        self._choice: list[IntArray] = [np.zeros(self._width, dtype=np.int64)]
+        self._moves: list[_Moves | None] = [None]
+        self._again = np.zeros((n + 1, n + 1), dtype=np.int64)
+        self._first = np.zeros(n + 1, dtype=np.int64)
         self._fill()
 
-    def first(self, i: int) -> _Table:
-        """Stages i to the last, their first forward free."""
-        return self._first[i]
+    def points(self) -> tuple[ChainPoint, ...]:
+        """All Pareto points of the whole chain, least memory first."""
+        time = self._time[self._first[0]]
+        falls = np.concatenate([[time[0] < _NEVER], time[1:] < time[:-1]])
+        return tuple(
+            ChainPoint(slot * self._slot_bytes, int(time[slot])) for slot in np.flatnonzero(falls & (time < _NEVER)).tolist()
+        )
 
-    def again(self, i: int, j: int) -> _Table:
-        """Stages i..j from the boundary of i, forward included."""
-        return self._again[self._key(i, j)]
+    def recipe(self, point: ChainPoint) -> Recipe | None:
+        """How to run a point."""
+        if not self._count:
+            return None
+        slot = point.peak_bytes // self._slot_bytes
+        return self._recipe(int(self._first[0]), 0, self._count - 1, slot, is_first=True)
 
-    def _key(self, i: int, j: int) -> tuple[object, ...]:
-        models = tuple(m.kind for m in self._models[i : j + 1])
-        return (models, *self._added[i][i + 1 : j + 1])
+    def _top(self, added: list[list[int]], gradients: IntArray) -> int:
+        """Bytes with which the fastest plan fits: everything held, every peak, all gradients."""
+        n = self._count
+        held = sum(max((o.kept_bytes for o in m.options), default=0) for m in self._models)
+        held += sum(added[i][i + 1] for i in range(n))
+        peaks = [
+            max(o.backward_peak_bytes, o.forward_peak_bytes) for runs in self._runs for r in runs for o in (*r.options, r.alone)
+        ]
+        peaks += [m.advance_peak_bytes for m in self._models]
+        return held + max(peaks, default=0) + int(gradients[-1]) if n else 0
+
+    def _choose_slot(self, added: list[list[int]], gradients: IntArray) -> int:
+        """A common divisor where there is one, else the slot near top / SLOTS that rounds what is held the least.
+
+        Many stages hold the same sizes, so their rounding errors would add up.
+        """
+        n, top = self._count, self._top(added, gradients)
+        held = [added[i][i + 1] for i in range(n)] + [m.gradient_bytes for m in self._models]
+        peaks = [m.advance_peak_bytes for m in self._models]
+        for option in (o for runs in self._runs for r in runs for o in (*r.options, r.alone)):
+            held.append(option.kept_bytes)
+            peaks += [option.backward_peak_bytes, option.forward_peak_bytes]
+        exact = math.gcd(*held, *peaks, *(b for row in added for b in row))
+        if exact and top // exact <= EXACT_SLOTS:
+            return exact
+        sizes = np.array(held, dtype=np.float64)
+        slots = [max(1, -(-top // count)) for count in range(SLOTS * 3 // 4, SLOTS * 5 // 4)]
+        return min(slots, key=lambda slot: float(np.abs(sizes - np.rint(sizes / slot) * slot).sum()))
+
+    def _slots(self, sizes: IntArray) -> IntArray:
+        result: IntArray = (sizes + self._slot_bytes // 2) // self._slot_bytes
+        return result
 
     def _fill(self) -> None:
-        n = len(self._models)
-        for length in range(1, n):
+        n = self._count
+        seen: dict[tuple[object, ...], int] = {}
+        name = np.zeros((n, n), dtype=np.int64)
+        ends: list[list[StageRun]] = [[] for _ in range(n)]
+        for run in (r for runs in self._runs for r in runs):
+            ends[run.stop - 1].append(run)
+        rows: dict[int, int] = {}
+        for length in range(1, n + 1):
             for i in range(n - length + 1):
-                key = self._key(i, i + length - 1)
-                if key not in self._again:
-                    self._again[key] = self._run_again(i, i + length - 1)
+                j = i + length - 1
+                inside = tuple((j - r.start, r.kind) for r in ends[j] if r.start >= i)
+                key = (int(name[i, j - 1]) if length > 1 else -1, int(self._added[i, j]), inside)
+                name[i, j] = seen.setdefault(key, len(seen))
+                if int(name[i, j]) not in rows:
+                    rows[int(name[i, j])] = self._solve(self._ways(i, j, is_first=False))
+                self._again[i, j] = rows[int(name[i, j])]
         for i in range(n - 1, -1, -1):
-            self._first[i] = self._run_first(i)
+            self._first[i] = self._solve(self._ways(i, n - 1, is_first=True))
 
-    def _run_again(self, i: int, j: int) -> _Table:
-        model = self._models[i]
-        if i == j:
-            return _single(model.alone.backward_peak_bytes, model.alone.extra_ns, 0)
-        found = []
-        rest = self.again(i + 1, j)
-        for o, option in enumerate(model.options):
-            found.append(self._kept(i, j, o, option.again_ns + option.extra_ns, rest))
-        for k in range(i + 1, j + 1):
-            spent = self._advance_ns[k] - self._advance_ns[i]
-            found.append(self._split(i, k, j, spent, self.again(k, j)))
-        return _pareto(found)
+    def _ways(self, i: int, j: int, *, is_first: bool) -> _Moves:
+        """All ways to run stages i..j: options of runs that start here, then splits."""
+        columns: list[tuple[int, int, int, int, int, int]] = []
+        names: list[tuple[int, int]] = []
+        for r, run in enumerate(self._runs[i]):
+            if run.stop > j + 1:
+                continue
+            if run.stop == j + 1 and not is_first:
+                columns.append((run.alone.extra_ns, self._slot(run.alone.backward_peak_bytes), 0, 0, 0, 0))
+                names.append((r, -1))
+                continue
+            own = int(self._gradients[j + 1] - self._gradients[run.stop])
+            rest = int(self._first[run.stop] if is_first else self._again[run.stop, j])
+            for o, option in enumerate(run.options):
+                spent = option.extra_ns + (0 if is_first else option.again_ns)
+                floor = max(self._slot(option.forward_peak_bytes), own + self._slot(option.backward_peak_bytes))
+                hold = self._slot(option.kept_bytes) + int(self._added[i, run.stop])
+                columns.append((spent, floor, hold, rest, 0, 0))
+                names.append((r, o))
+        ways = np.array(columns, dtype=np.int64).reshape(-1, 6).T
+        return _Moves(*np.concatenate([ways, self._splits(i, j, is_first=is_first)], axis=1), tuple(names))
 
-    def _run_first(self, i: int) -> _Table:
-        last = len(self._models) - 1
-        rest = self.first(i + 1)
-        found = [self._kept(i, last, o, option.extra_ns, rest) for o, option in enumerate(self._models[i].options)]
-        found += [self._split(i, k, last, 0, self.first(k)) for k in range(i + 1, last + 1)]
-        return _pareto(found)
-
-    def _kept(self, i: int, j: int, o: int, spent: int, rest: _Table) -> _Columns:
-        """Stage i takes option o; the later stages run on top of what it holds."""
-        option = self._models[i].options[o]
-        boundary = self._added[i][i + 1] if i + 1 < len(self._models) else 0
-        own = self._gradients[j + 1] - self._gradients[i + 1] + option.backward_peak_bytes
-        floor = max(option.forward_peak_bytes, own)
-        memory = np.maximum(option.kept_bytes + boundary + rest.memory, floor)
-        points = np.arange(len(rest))
-        return memory, spent + rest.time, np.full(len(rest), o), points, np.full(len(rest), -1)
-
-    def _split(self, i: int, k: int, j: int, spent: int, later: _Table) -> _Columns:
+    def _splits(self, i: int, j: int, *, is_first: bool) -> IntArray:
         """Keep the boundary of k, run k..j on top of it, then i..k-1 again with the gradients of k..j at hand."""
-        earlier = self.again(i, k - 1)
-        upper = self._added[i][k] + later.memory
-        lower = self._gradients[j + 1] - self._gradients[k] + earlier.memory
-        floor = max(m.advance_peak_bytes for m in self._models[i:k])
-        memory = np.maximum(np.union1d(upper, lower), floor)
-        memory = np.unique(memory[memory >= max(upper[0], lower[0])])
-        first = np.searchsorted(upper, memory, side="right") - 1
-        second = np.searchsorted(lower, memory, side="right") - 1
-        time = spent + later.time[first] + earlier.time[second]
-        return memory, time, np.full(len(memory), i - k), first, second
+        k = np.arange(i + 1, j + 1)
+        if not len(k):
+            return np.zeros((6, 0), dtype=np.int64)
+        spent = np.zeros(len(k), dtype=np.int64) if is_first else self._advance_ns[k] - self._advance_ns[i]
+        floor = np.maximum.accumulate(self._advance_peak[i:j])
+        later = self._first[k] if is_first else self._again[k, j]
+        below = self._gradients[j + 1] - self._gradients[k]
+        return np.stack([spent, floor, self._added[i, k], later, below, self._again[i, k - 1]])
 
-    def first_recipe(self, i: int, point: int) -> Recipe | None:
-        """How to run a point of `first(i)`."""
-        if i == len(self._models):
-            return None
-        return self._recipe(self.first(i), i, len(self._models) - 1, point, is_first=True)
+    def _slot(self, size: int) -> int:
+        return (size + self._slot_bytes // 2) // self._slot_bytes
 
-    def _recipe(self, table: _Table, i: int, j: int, point: int, *, is_first: bool) -> Recipe:
-        if i == j and not is_first:
-            return Alone(i)
-        move, first, second = int(table.move[point]), int(table.first[point]), int(table.second[point])
+    def _solve(self, ways: _Moves) -> int:
+        """Best way per memory slot, as a new row of the store."""
+        memory = np.arange(self._width)
+        time = ways.spent[:, None] + self._lookup(ways.later, memory - ways.hold[:, None])
+        time += self._lookup(ways.earlier, memory - ways.below[:, None])
+        time[memory < ways.floor[:, None]] = _NEVER
+        choice = time.argmin(axis=0)
+        row = len(self._choice)
+        if row == len(self._time):
+            self._time = np.concatenate([self._time, np.zeros_like(self._time)])
+        self._time[row] = np.minimum(time[choice, memory], _NEVER)
+        self._choice.append(choice)
+        self._moves.append(ways)
+        return row
 
-        def rest(k: int) -> Recipe | None:
-            if is_first:
-                return self.first_recipe(k, first)
-            return self._recipe(self.again(k, j), k, j, first, is_first=False)
+    def _lookup(self, rows: IntArray, slots: IntArray) -> IntArray:
+        found: IntArray = self._time[rows[:, None], np.maximum(slots, 0)]
+        found[slots < 0] = _NEVER
+        return found
 
-        if move >= 0:
-            return Keep(i, self._models[i].options[move], rest(i + 1))
-        k = i - move  # relative: equal runs of stages share a table
-        return Again(i, k, rest(k), self._recipe(self.again(i, k - 1), i, k - 1, second, is_first=False))
-
-
-def _single(memory: int, time: int, move: int) -> _Table:
-    return _Table(np.array([memory]), np.array([time]), np.array([move]), np.array([-1]), np.array([-1]))
-
-
-def _pareto(found: Sequence[_Columns]) -> _Table:
-    """Points that no other beats, thinned to MAX_POINTS with both ends kept."""
-    memory, time, move, first, second = (np.concatenate(column) for column in zip(*found, strict=True))
-    order = np.lexsort((move, time, memory))
-    best = np.minimum.accumulate(time[order])
-    falls = np.concatenate([[True], best[1:] < best[:-1]])
-    chosen = order[falls]
-    if len(chosen) > MAX_POINTS:
-        chosen = _thin(chosen, memory[chosen], time[chosen])
-    return _Table(memory[chosen], time[chosen], move[chosen], first[chosen], second[chosen])
-
-
-def _thin(chosen: NDArray[np.int64], memory: NDArray[np.int64], time: NDArray[np.int64]) -> NDArray[np.int64]:
-    """Spread the points evenly along the curve, each axis scaled to its range."""
-    x = (memory - memory[0]) / max(1, int(memory[-1] - memory[0]))
-    y = (time[0] - time) / max(1, int(time[0] - time[-1]))
-    length = x + y
-    places = np.searchsorted(length, np.linspace(0, length[-1], MAX_POINTS))
-    return chosen[np.unique(np.clip(places, 0, len(chosen) - 1))]
+    def _recipe(self, row: int, i: int, j: int, slot: int, *, is_first: bool) -> Recipe:
+        ways, place = self._moves[row], int(self._choice[row][slot])
+        assert ways is not None
+        later, above = int(ways.later[place]), slot - int(ways.hold[place])
+        if place >= len(ways.names):
+            k = i + 1 + place - len(ways.names)
+            earlier = self._recipe(int(ways.earlier[place]), i, k - 1, slot - int(ways.below[place]), is_first=False)
+            return Again(i, k, self._recipe(later, k, j, above, is_first=is_first), earlier)
+        r, o = ways.names[place]
+        run = self._runs[i][r]
+        if o < 0:
+            return Alone(i, run.stop)
+        rest = self._recipe(later, run.stop, j, above, is_first=is_first) if run.stop <= j else None
+        return Keep(i, run.stop, run.options[o], rest)

@@ -56,6 +56,26 @@ class Closure:
         return self.available & ~self.recomputed
 
 
+def closure_near(problem: ClosureProblem, room_bytes: int | None) -> tuple[Closure, Closure]:
+    """The two neighbours of the hull around `room_bytes` of kept values, the faster one first; twice the same at an end.
+
+    None is no limit. Walks down the hull as a binary search does: a cut per step instead of one per vertex.
+    """
+    upper = _solve(problem, None, None, None)
+    if room_bytes is None or room_bytes >= upper.kept_bytes:
+        return upper, upper
+    lower = _solve(problem, (0, 1), upper, None)
+    while lower.kept_bytes < room_bytes:
+        middle = _vertex_between(problem, upper, lower)
+        if middle is None:
+            return upper, lower
+        if middle.kept_bytes > room_bytes:
+            upper = middle
+        else:
+            lower = middle
+    return lower, lower
+
+
 def sweep_closures(problem: ClosureProblem) -> tuple[Closure, ...]:
     """All vertices of the lower hull of (kept bytes, extra time), fastest first; solutions are nested."""
     if not problem.wanted.any():
@@ -107,18 +127,25 @@ def _between(problem: ClosureProblem, upper: Closure, lower: Closure) -> list[Cl
     stack = [(upper, lower)]
     while stack:
         high, low = stack.pop()
-        saved, spent = high.kept_bytes - low.kept_bytes, low.extra_ns - high.extra_ns
-        if saved <= 0 or spent <= 0:
-            continue
-        middle = _solve(problem, (saved, spent), high, low)
-        line = high.kept_bytes * spent + high.extra_ns * saved
-        if middle.kept_bytes * spent + middle.extra_ns * saved >= line:
-            continue
-        if middle.kept_bytes in (high.kept_bytes, low.kept_bytes):
-            continue  # rounding of the capacities, not a vertex
-        found.append(middle)
-        stack += [(high, middle), (middle, low)]
+        middle = _vertex_between(problem, high, low)
+        if middle is not None:
+            found.append(middle)
+            stack += [(high, middle), (middle, low)]
     return sorted(found, key=lambda c: -c.kept_bytes)
+
+
+def _vertex_between(problem: ClosureProblem, high: Closure, low: Closure) -> Closure | None:
+    """The solution where the lines of two neighbours cross; None when nothing lies below the line between them."""
+    saved, spent = high.kept_bytes - low.kept_bytes, low.extra_ns - high.extra_ns
+    if saved <= 0 or spent <= 0:
+        return None
+    middle = _solve(problem, (saved, spent), high, low)
+    line = high.kept_bytes * spent + high.extra_ns * saved
+    if middle.kept_bytes * spent + middle.extra_ns * saved >= line:
+        return None
+    if middle.kept_bytes in (high.kept_bytes, low.kept_bytes):
+        return None  # rounding of the capacities, not a vertex
+    return middle
 
 
 def _solve(

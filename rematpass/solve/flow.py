@@ -38,17 +38,36 @@ def minimum_cut(
     """
     if capacities.size and (capacities.min() < 0 or capacities.max() > MAX_CAPACITY):
         raise SolverError(f"capacity {int(capacities.max())} does not fit the flow solver's 32 bits; scale it first")
-    shape = (num_nodes, num_nodes)
-    graph = csr_array((capacities.astype(np.int32), (tails.astype(np.int32), heads.astype(np.int32))), shape=shape)
-    graph.sum_duplicates()
+    graph = _with_reverse_arcs(num_nodes, tails, heads, capacities)
     result = maximum_flow(graph, source, sink)
-    residual = csr_array(graph - result.flow)
-    residual.data = (residual.data > 0).astype(np.int8)
-    residual.eliminate_zeros()
-    reached = breadth_first_order(residual, source, return_predecessors=False)
-    side = np.zeros(num_nodes, dtype=bool)
-    side[reached] = True
+    # The solver keeps the structure of a graph whose arcs all have a reverse: residual capacities line up with arcs.
+    is_left = graph.data > result.flow.data
+    side = _reachable(num_nodes, graph, is_left, source)
     cut = int(capacities[side[tails] & ~side[heads]].sum())
     if side[sink] or cut != int(result.flow_value):
         raise SolverError(f"flow {int(result.flow_value)} and cut {cut} differ")
+    return side
+
+
+def _with_reverse_arcs(num_nodes: int, tails: IntArray, heads: IntArray, capacities: IntArray) -> csr_array:
+    """The graph with a reverse of capacity 0 for every arc, parallel arcs added up, rows and columns sorted."""
+    keys = np.concatenate([tails * num_nodes + heads, heads * num_nodes + tails])
+    order = np.argsort(keys, kind="stable")
+    keys = keys[order]
+    starts = np.flatnonzero(np.concatenate([[True], keys[1:] != keys[:-1]])) if len(keys) else keys
+    sizes = np.concatenate([capacities, np.zeros_like(capacities)])[order]
+    merged = np.add.reduceat(sizes, starts) if len(keys) else sizes
+    rows, columns = keys[starts] // num_nodes, keys[starts] % num_nodes
+    starts_of_rows = np.searchsorted(rows, np.arange(num_nodes + 1))
+    parts = (merged.astype(np.int32), columns.astype(np.int32), starts_of_rows.astype(np.int32))
+    return csr_array(parts, shape=(num_nodes, num_nodes))
+
+
+def _reachable(num_nodes: int, graph: csr_array, is_left: BoolArray, source: int) -> BoolArray:
+    """Nodes reached from the source over arcs with capacity left."""
+    counts = np.concatenate([[0], np.cumsum(is_left)])
+    starts = counts[graph.indptr].astype(np.int32)
+    residual = csr_array((np.ones(int(counts[-1])), graph.indices[is_left], starts), shape=graph.shape)
+    side = np.zeros(num_nodes, dtype=bool)
+    side[breadth_first_order(residual, source, return_predecessors=False)] = True
     return side

@@ -63,21 +63,47 @@ class StageModel:
     gradient_bytes: int
 
 
+@dataclass(frozen=True)
+class StageRun:
+    """Stages start..stop-1 taken as one: no boundary between them need be kept. Fields as in `StageModel`."""
+
+    start: int
+    stop: int
+    kind: int
+    options: tuple[StageOption, ...]
+    alone: StageOption
+
+
+class Modeller:
+    """Models stages and runs of them; what has equal structure is computed once, value ids are translated."""
+
+    def __init__(self, program: Program, stages: Stages) -> None:
+        self._program = program
+        self._stages = stages
+        self._users = backward_users(program)
+        self._returned = set(program.backward_outputs)
+        self._seen: dict[tuple[object, ...], tuple[_Scope, StageModel]] = {}
+
+    @property
+    def computed_ops(self) -> int:
+        """Ops of all stages and runs that were really computed."""
+        return sum(len(scope.forward) + len(scope.backward) for scope, _ in self._seen.values())
+
+    def model(self, start: int, stop: int) -> StageModel:
+        """The model of stages start..stop-1 taken as one."""
+        scope = _Scope.of(self._program, self._stages, start, stop, self._users, self._returned)
+        if scope.signature in self._seen:
+            source, model = self._seen[scope.signature]
+            return _translate(model, source, scope)
+        model = _model(scope, len(self._seen))
+        self._seen[scope.signature] = (scope, model)
+        return model
+
+
 def model_stages(program: Program, stages: Stages) -> tuple[StageModel, ...]:
-    """A model per stage. Stages of equal structure share one computation; value ids are translated."""
-    models: list[StageModel] = []
-    seen: dict[tuple[object, ...], int] = {}
-    returned = set(program.backward_outputs)
-    users = backward_users(program)
-    for s in range(len(stages)):
-        scope = _Scope.of(program, stages, s, users, returned)
-        twin = seen.get(scope.signature)
-        if twin is None:
-            seen[scope.signature] = s
-            models.append(_model(scope, s))
-        else:
-            models.append(_translate(models[twin], _Scope.of(program, stages, twin, users, returned), scope))
-    return tuple(models)
+    """A model per stage."""
+    modeller = Modeller(program, stages)
+    return tuple(modeller.model(s, s + 1) for s in range(len(stages)))
 
 
 def backward_users(program: Program) -> list[list[int]]:
@@ -107,10 +133,13 @@ class _Scope:
     signature: tuple[object, ...]
 
     @classmethod
-    def of(cls, program: Program, stages: Stages, s: int, users: list[list[int]], returned: set[int]) -> _Scope:
-        forward, backward = stages.forward[s], stages.backward[s]
-        before = frozenset(stages.boundary[s])
-        after = frozenset(stages.boundary[s + 1]) if s + 1 < len(stages) else frozenset()
+    def of(
+        cls, program: Program, stages: Stages, start: int, stop: int, users: list[list[int]], returned: set[int]
+    ) -> _Scope:
+        forward = tuple(sorted(v for s in range(start, stop) for v in stages.forward[s]))
+        backward = tuple(v for s in range(stop - 1, start - 1, -1) for v in stages.backward[s])
+        before = frozenset(stages.boundary[start])
+        after = frozenset(stages.boundary[stop]) if stop < len(stages) else frozenset()
         inside = set(backward)
         wanted = dict.fromkeys(
             u for v in backward for u in program.inputs[v] if not program.is_backward[u] and _is_paid(program, u)
@@ -175,8 +204,7 @@ def _figures(program: Program, v: int) -> tuple[object, ...]:
 def _model(scope: _Scope, kind: int) -> StageModel:
     advance, advance_peak = _forward_again(scope, ())
     alone = _option(scope, (), with_after=False)
-    found = [_option(scope, kept, with_after=True) for kept in _kept_sets(scope)]
-    options = prune_options(found)
+    options = prune_options(_option(scope, kept, with_after=True) for kept in _thin(_kept_sets(scope)))
     assert options, "a stage offers at least what it must keep"
     return StageModel(kind, options, alone, advance, advance_peak, scope.gradient_bytes)
 
@@ -191,7 +219,15 @@ def _kept_sets(scope: _Scope) -> list[tuple[int, ...]]:
         closures += [upper, *fill_between(problem, upper, lower)]
     closures.append(hull[-1])
     free = scope.before | scope.after
-    return [tuple(int(values[i]) for i in np.flatnonzero(c.kept) if int(values[i]) not in free) for c in closures]
+    return [tuple(v for v in (values[i] for i in np.flatnonzero(c.kept).tolist()) if v not in free) for c in closures]
+
+
+def _thin(kept_sets: list[tuple[int, ...]]) -> list[tuple[int, ...]]:
+    """At most MAX_OPTIONS of them, both ends kept, evenly along the curve."""
+    if len(kept_sets) <= MAX_OPTIONS:
+        return kept_sets
+    places = np.unique(np.linspace(0, len(kept_sets) - 1, MAX_OPTIONS).round().astype(int))
+    return [kept_sets[p] for p in places.tolist()]
 
 
 def closure_problem(
@@ -274,14 +310,11 @@ def _forward_again(scope: _Scope, kept: tuple[int, ...]) -> tuple[int, int]:
 
 
 def prune_options(options: Iterable[StageOption]) -> tuple[StageOption, ...]:
-    """Drop what another option beats in kept bytes, peak and time at once; thin out to MAX_OPTIONS."""
+    """Drop what another option beats in kept bytes, peak and time at once."""
     chosen: list[StageOption] = []
     for o in sorted(options, key=lambda o: (o.extra_ns, o.kept_bytes, o.backward_peak_bytes)):
         if not any(c.kept_bytes <= o.kept_bytes and c.backward_peak_bytes <= o.backward_peak_bytes for c in chosen):
             chosen.append(o)
-    if len(chosen) > MAX_OPTIONS:
-        places = np.unique(np.linspace(0, len(chosen) - 1, MAX_OPTIONS).round().astype(int))
-        chosen = [chosen[p] for p in places.tolist()]
     return tuple(chosen)
 
 

@@ -37,20 +37,27 @@ class Timeline:
 
 
 @dataclass(frozen=True)
-class _Lives:
-    """Per instance of a trace: bytes of the storage it allocates, whether it reaches memory, and the last moment it
-    is needed (-1: never). `taken`: bytes of a dying input whose place it takes over.
+class Lives:
+    """Per instance of a trace, how it uses memory.
+
+    Attributes:
+        size: bytes of the storage it allocates.
+        is_stored: whether it reaches memory.
+        runs_at: moment its reads happen: its own, or that of the last reader it is fused into.
+        end: last moment its storage is needed; -1: never.
+        taken: bytes of a dying input whose place it takes over.
     """
 
     size: IntArray
     is_stored: BoolArray
+    runs_at: IntArray
     end: IntArray
     taken: IntArray
 
 
 def simulate(program: Program, schedule: Schedule) -> Timeline:
     """Live bytes at every position of both halves; the peak counts the forward's inputs."""
-    live = [program.static_bytes + _live_bytes(program, *half) for half in _halves(program, schedule)]
+    live = [program.static_bytes + live_bytes(program, *half) for half in find_lives(program, schedule)]
     both = np.concatenate(live)
     peak, position = (int(both.max()), int(both.argmax())) if len(both) else (program.static_bytes, 0)
     return Timeline(tuple(live[0].tolist()), tuple(live[1].tolist()), peak, position)
@@ -58,7 +65,7 @@ def simulate(program: Program, schedule: Schedule) -> Timeline:
 
 def list_alive(program: Program, schedule: Schedule, position: int) -> tuple[tuple[int, int], ...]:
     """(value, bytes) of every storage alive while the op at `position` of the timeline runs, largest first."""
-    forward, backward = _halves(program, schedule)
+    forward, backward = find_lives(program, schedule)
     split = len(forward[0].ops) - forward[0].given
     trace, lives = forward if position < split else backward
     at = trace.given + (position if position < split else position - split)
@@ -82,10 +89,11 @@ def local_peak(program: Program, sequence: Sequence[int], returned: Set[int], ou
     trace = trace_sequence(program, sequence, given)
     free = np.isin(program.tables.root[trace.ops[: trace.given]], list(outside))
     lives = _find_lives(program, trace, _roots_of(trace, returned), np.flatnonzero(free))
-    return int(_live_bytes(program, trace, lives).max(initial=0))
+    return int(live_bytes(program, trace, lives).max(initial=0))
 
 
-def _halves(program: Program, schedule: Schedule) -> tuple[tuple[Trace, _Lives], tuple[Trace, _Lives]]:
+def find_lives(program: Program, schedule: Schedule) -> tuple[tuple[Trace, Lives], tuple[Trace, Lives]]:
+    """Forward and backward, each with the lives of its instances. The backward is handed what is kept."""
     tables = program.tables
     kept = [v for v in kept_values(program, schedule.backward) if tables.is_paid[v]]
     tangents = np.flatnonzero(tables.is_tangent).tolist()
@@ -106,7 +114,7 @@ def _roots_of(trace: Trace, values: Set[int] | Sequence[int]) -> IntArray:
     return root[root >= 0]
 
 
-def _find_lives(program: Program, trace: Trace, final: IntArray, free: IntArray | None = None) -> _Lives:
+def _find_lives(program: Program, trace: Trace, final: IntArray, free: IntArray | None = None) -> Lives:
     """Ends of all storages; those of `final` stay to the end, the given ones in `free` cost nothing."""
     count = len(trace.ops)
     size = _sizes(program, trace)
@@ -119,14 +127,14 @@ def _find_lives(program: Program, trace: Trace, final: IntArray, free: IntArray 
         end = np.full(count, -1)
         np.maximum.at(end, trace.reads, trace.readers)
         end[is_final] = count
-        return _Lives(size, np.ones(count, dtype=bool), end, taken)
+        return Lives(size, np.ones(count, dtype=bool), np.arange(count), end, taken)
     is_stored, sources = _find_stored(program, trace, is_final)
-    end = _find_ends(program, trace, is_stored, is_final)
+    runs_at, end = _find_ends(trace, is_stored, is_final)
     for i, read in sources.items():
         same = size[i]
         if is_stored[i] and same and any(end[d] == i and size[d] == same for d in read):
             taken[i] = same
-    return _Lives(size, is_stored, end, taken)
+    return Lives(size, is_stored, runs_at, end, taken)
 
 
 def _sizes(program: Program, trace: Trace) -> IntArray:
@@ -169,26 +177,29 @@ def _find_stored(
     return is_stored, sources
 
 
-def _find_ends(program: Program, trace: Trace, is_stored: BoolArray, is_final: BoolArray) -> IntArray:
-    """Last moment each storage is needed: what is fused into a reader is needed when that reader runs."""
+def _find_ends(trace: Trace, is_stored: BoolArray, is_final: BoolArray) -> tuple[IntArray, IntArray]:
+    """When each instance reads, and the last moment each storage is needed: what is fused into a reader is needed when that reader runs."""
     count = len(trace.ops)
-    runs_at = np.arange(count)
     fused = np.flatnonzero(~is_stored)
     order = np.argsort(trace.reads, kind="stable")
     reads, readers = trace.reads[order], trace.readers[order]
     starts = np.searchsorted(reads, fused).tolist()
     stops = np.searchsorted(reads, fused, side="right").tolist()
-    moments, by = runs_at.tolist(), readers.tolist()
+    moments, by = list(range(count)), readers.tolist()
     for i, start, stop in zip(reversed(fused.tolist()), reversed(starts), reversed(stops), strict=True):
         moments[i] = max((moments[r] for r in by[start:stop]), default=-1)
+    runs_at = np.array(moments, dtype=np.int64)
     end = np.full(count, -1)
-    np.maximum.at(end, reads, np.array(moments, dtype=np.int64)[readers])
+    np.maximum.at(end, reads, runs_at[readers])
     end[is_final] = count
-    return end
+    return runs_at, end
 
 
-def _live_bytes(program: Program, trace: Trace, lives: _Lives) -> IntArray:
-    """Allocate at execution, free after the last need; a pointwise result may take over a dying input."""
+def live_bytes(program: Program, trace: Trace, lives: Lives) -> IntArray:
+    """Bytes live while each executed op runs, graph inputs left out.
+
+    Allocate at execution, free after the last need; a pointwise result may take over a dying input.
+    """
     count, given = len(trace.ops), trace.given
     moments = np.arange(count)
     is_owner = trace.root == moments

@@ -25,7 +25,7 @@ class Recorder:
 
     def __init__(self, program: Program, kept: Iterable[int]) -> None:
         self._program = program
-        self._parts = parts_of(program)
+        self._parts = program.parts
         self._kept = frozenset(kept)
         self.live: set[int] = set(self._kept)
         self.sequence: list[int] = []
@@ -91,15 +91,6 @@ def must_keep(program: Program, values: Iterable[int]) -> list[int]:
         for v in values
         if program.in_forward[v] and not program.is_backward[v] and program.may_keep[v] and is_fixed(v)
     ]
-
-
-def parts_of(program: Program) -> dict[int, tuple[int, ...]]:
-    """Per op that returns several tensors, its forward-side parts."""
-    parts: dict[int, list[int]] = {}
-    for v, kind in enumerate(program.kind):
-        if kind is Kind.PART and not program.is_backward[v]:
-            parts.setdefault(program.inputs[v][0], []).append(v)
-    return {op: tuple(found) for op, found in parts.items()}
 
 
 def order_backward(program: Program, kept: Iterable[int]) -> Decision:

@@ -77,6 +77,15 @@ class Program:
         """The same figures as arrays."""
         return Tables.of(self)
 
+    @cached_property
+    def parts(self) -> dict[int, tuple[int, ...]]:
+        """Per op that returns several tensors, its forward-side parts."""
+        parts: dict[int, list[int]] = {}
+        for v, kind in enumerate(self.kind):
+            if kind is Kind.PART and not self.is_backward[v]:
+                parts.setdefault(self.inputs[v][0], []).append(v)
+        return {op: tuple(found) for op, found in parts.items()}
+
 
 @dataclass(frozen=True)
 class Tables:

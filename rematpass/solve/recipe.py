@@ -25,7 +25,7 @@ def _kept_by(stages: Stages, recipe: Recipe | None) -> list[int]:
     while recipe is not None and not isinstance(recipe, Alone):
         if isinstance(recipe, Keep):
             kept += recipe.option.kept
-            kept += _boundary(stages, recipe.stage + 1)
+            kept += _boundary(stages, recipe.stop)
             recipe = recipe.rest
         else:
             kept += _boundary(stages, recipe.split)
@@ -52,7 +52,7 @@ class _Runner:
         assert not isinstance(recipe, Alone)
         if isinstance(recipe, Keep):
             self.first(recipe.rest)
-            self._backward(recipe.stage)
+            self._backward(recipe.start, recipe.stop)
         else:
             self.first(recipe.later)
             self._again(recipe.earlier)
@@ -60,12 +60,12 @@ class _Runner:
     def _again(self, recipe: Recipe) -> None:
         """Forward and backward of stages whose input boundary is at hand."""
         if isinstance(recipe, Alone):
-            self._backward(recipe.stage)
+            self._backward(recipe.start, recipe.stop)
         elif isinstance(recipe, Keep):
             assert recipe.rest is not None
-            self._forward([*recipe.option.kept, *_boundary(self._stages, recipe.stage + 1)])
+            self._forward([*recipe.option.kept, *_boundary(self._stages, recipe.stop)])
             self._again(recipe.rest)
-            self._backward(recipe.stage)
+            self._backward(recipe.start, recipe.stop)
         else:
             assert recipe.later is not None
             self._forward(_boundary(self._stages, recipe.split))
@@ -77,8 +77,10 @@ class _Runner:
         computed = self._recorder.demand(wanted)
         self._recorder.drop(set(computed) - set(wanted) - before)
 
-    def _backward(self, stage: int) -> None:
+    def _backward(self, start: int, stop: int) -> None:
         before = set(self._recorder.live)
-        self._recorder.run(self._stages.backward[stage])
+        for stage in range(stop - 1, start - 1, -1):
+            self._recorder.run(self._stages.backward[stage])
         self._recorder.drop(self._recorder.live - before)
-        self._recorder.drop(self._stages.forward[stage])
+        for stage in range(start, stop):
+            self._recorder.drop(self._stages.forward[stage])

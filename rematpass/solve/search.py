@@ -1,143 +1,246 @@
-"""All plans worth having for a program, and the cheapest that fits a budget.
+"""The cheapest plan found for any budget.
 
-In: a `Program`. Out: `Frontier`, simulated byte-exactly; one list for every budget, so a smaller budget never gets a
-higher peak nor a shorter time. Never rounds, never estimates: what the chain promises is simulated before it counts.
+In: a `Program`. Out: `Frontier`, which finds plans when asked for a budget. Never estimates: a plan counts with its
+simulated peak.
+
+Three searches, each inside the box the one before leaves (see `descent`): the plans of the chain programme, those of
+whole-graph closures, and what polishing makes of the plan that fits. No box depends on the budget, so plans for falling
+budgets have falling peaks and rising extra time.
 """
 
 from __future__ import annotations
 
+import bisect
 import itertools
 import math
 import time
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass
 
-import numpy as np
-
-from .bound import HullBound, hull_bound
-from .chain import solve_chain
-from .closure import Closure, fill_between, sweep_closures
-from .frontier import closure_problem, model_stages
-from .liveness import Timeline, simulate
+from .bound import Bound, values_of, whole_problem
+from .chain import Chain
+from .closure import Closure, ClosureProblem, fill_between, sweep_closures
+from .descent import Box, FrontierPoint, PlanList, descend
+from .frontier import Modeller, StageRun
+from .liveness import simulate
 from .order import order_backward
-from .program import Decision, Kind, Program
+from .polish import Polisher
+from .program import Decision, Program
 from .recipe import run_recipe
 from .stages import Stages, find_stages
 
-# Closures of the whole graph that are simulated beside the plans of the chain. They matter near the fastest plan, where
-# no boundary need be kept. On two 8-block transformers and a 100-layer chain 6 changed nothing, and 24 only one plan,
-# by 8 % of its extra time (2026-11).
-WHOLE_CLOSURES = 12
-# Simulated whatever the time limit: the smallest and the fastest plan.
-FIRST_PLANS = 2
+# Ends of the chain's curve that are simulated to find the smallest peak: rounding to slots may change their order.
+LOW_ENDS = 3
+# Ops of distinct stages and runs of stages that are modelled, per op of the program and at least.
+RUN_SHARE = 1.0
+RUN_OPS = 2500
+# The chain programme counts in slots and takes stages for themselves: its promise may be off by about this share.
+PROMISE = 0.02
+# Moments around the peak of a plan at which its bound is worked out: each costs about ten minimum cuts.
+BOUND_MOMENTS = 2
+# The chain's plans, and the closures of the whole graph.
+TREES = 2
+# Steps of polishing that are tried between two neighbours.
+MAX_STEPS = 64
 
 
 @dataclass(frozen=True)
-class FrontierPoint:
-    """A plan that no other beats in both peak and extra time."""
+class Effort:
+    """How much to spend on a program.
 
-    peak_bytes: int
-    extra_ns: int
-    decision: Decision
-    timeline: Timeline
+    Attributes:
+        run_ops: ops of distinct stages and runs of stages to model.
+        seconds: for simulating plans beyond the first ones; when it runs out, what was found by then is used.
+    """
+
+    run_ops: int = RUN_OPS
+    seconds: float = math.inf
 
 
-@dataclass(frozen=True)
 class Frontier:
-    """Plans from the fastest (highest peak) to the smallest peak, and a bound on extra time.
+    """Plans from the fastest (highest peak) to the smallest peak, found when asked for.
 
-    `is_complete` is False when the time limit cut the search short.
+    Attributes:
+        fastest, smallest: the two ends.
+        bound: on extra time.
+        is_complete: False when time ran out before a search was over.
+        simulated: plans simulated so far.
     """
 
-    points: tuple[FrontierPoint, ...]
-    bound: HullBound
-    is_complete: bool = True
+    def __init__(self, program: Program, effort: Effort | None = None) -> None:
+        self._program = program
+        self._effort = effort or Effort()
+        self._stop = time.monotonic() + self._effort.seconds
+        self._points: dict[tuple[int, ...], FrontierPoint] = {}
+        self.is_complete = True
+        self._stages = find_stages(program)
+        problem, self._values = whole_problem(program, self._stages.from_inputs)
+        self._hull = _whole_hull(problem)
+        self.bound = Bound(program, self._stages.from_inputs)
+        self._chain = _solve_chain(program, self._stages, self._effort)
+        self._places = self._chain.points()[::-1]
+        self._times = [place.extra_ns for place in self._places]
+        ends = [self._simulate(self._whole(0))]
+        count = len(self._places)
+        ends += [self._simulate(self._nested(i)) for i in sorted({0, *range(max(0, count - LOW_ENDS), count)})]
+        self.fastest = min(ends, key=lambda p: (p.extra_ns, p.peak_bytes))
+        self.smallest = min(ends, key=lambda p: (p.peak_bytes, p.extra_ns))
 
-    def choose(self, budget_bytes: int | None) -> int | None:
-        """Index of the cheapest plan whose peak fits, None when none does; no budget means the fastest."""
-        if budget_bytes is None:
-            return 0
-        return next((i for i, p in enumerate(self.points) if p.peak_bytes <= budget_bytes), None)
+    @property
+    def simulated(self) -> int:
+        """Plans simulated so far."""
+        return len(self._points)
+
+    def choose(self, budget_bytes: int | None) -> FrontierPoint | None:
+        """The cheapest plan found whose peak fits, None when none does; no budget means the fastest."""
+        if budget_bytes is None or self.fastest.peak_bytes <= budget_bytes:
+            return self.fastest
+        if self.smallest.peak_bytes > budget_bytes:
+            return None
+        small, fast = self._neighbours(budget_bytes)
+        return self._polish(Box(fast, small), budget_bytes)
+
+    def _neighbours(self, budget_bytes: int) -> tuple[FrontierPoint, FrontierPoint]:
+        """The cheapest plan of all trees that fits, and the next faster one, which does not."""
+        boxes = [self._walk(tree, budget_bytes) for tree in range(TREES)]
+        small = min((box.small for box in boxes), key=lambda p: (p.extra_ns, p.peak_bytes))
+        faster = []
+        for tree, box in enumerate(boxes):
+            while box.fast.extra_ns >= small.extra_ns:
+                box = self._walk(tree, box.fast.peak_bytes)  # noqa: PLW2901  climb past what `small` beats
+            faster.append(box.fast)
+        return small, min(faster, key=lambda p: (p.peak_bytes, p.extra_ns))
+
+    def _walk(self, tree: int, budget_bytes: int) -> Box:
+        box = Box(self.fastest, self.smallest)
+        if budget_bytes >= box.fast.peak_bytes:
+            return Box(box.fast, box.fast)
+        if tree == 0:
+            return descend(PlanList(self._nested, 0, len(self._places)), box, budget_bytes, self._evaluate)
+        return descend(PlanList(self._whole, 0, len(self._hull)), box, budget_bytes, self._evaluate, self._is_worth)
+
+    def _is_worth(self, point: FrontierPoint) -> bool:
+        """Whether the chain promises nothing better; where too little is kept, closures need more memory, not less."""
+        place = bisect.bisect_right(self._times, point.extra_ns) - 1
+        promised = self._places[place].peak_bytes + self._program.static_bytes if place >= 0 else math.inf
+        return point.peak_bytes * (1 - PROMISE) <= promised
+
+    def curve(self, count: int, on_point: Callable[[int], object] | None = None) -> tuple[FrontierPoint, ...]:
+        """The plans at `count` budgets spread evenly between the two ends, fastest first, each once.
+
+        Args:
+            count: at least 2.
+            on_point: called with the number of budgets done, for a progress bar.
+        """
+        top, bottom = self.fastest.peak_bytes, self.smallest.peak_bytes
+        found: dict[int, FrontierPoint] = {}
+        for i in range(count):
+            point = self.choose(top - (top - bottom) * i // (count - 1))
+            assert point is not None, "budgets between the ends are feasible"
+            found[point.peak_bytes] = point
+            if on_point is not None:
+                on_point(i + 1)
+        return tuple(found[peak] for peak in sorted(found, reverse=True))
+
+    def bound_ns(self, budget_bytes: int | None, point: FrontierPoint) -> float:
+        """Least extra time of any plan at the budget; `point` says which moments are worth a look."""
+        if budget_bytes is None or budget_bytes >= self.fastest.peak_bytes or not point.extra_ns:
+            return self.bound.extra_ns_at(None)
+        return self.bound.extra_ns_at(budget_bytes, self._moments(point.decision))
+
+    def _moments(self, decision: Decision) -> list[int]:
+        """Backward ops nearest to the peak of a plan."""
+        program, schedule = self._program, decision.schedule
+        timeline = simulate(program, schedule)
+        ops = [v for v in schedule.backward if program.tables.is_paid[v]]
+        at = max(0, timeline.peak_position - len(timeline.forward_bytes))
+        places = [i for i, v in enumerate(ops) if program.is_backward[v] and self.bound.is_certain(v)]
+        return [ops[i] for i in sorted(places, key=lambda i: abs(i - at))[:BOUND_MOMENTS]]
+
+    def next_faster(self, point: FrontierPoint) -> FrontierPoint | None:
+        """Of the plans simulated so far, the one with the smallest peak that takes less extra time."""
+        faster = [p for p in self._points.values() if p.extra_ns < point.extra_ns]
+        return min(faster, key=lambda p: (p.peak_bytes, p.extra_ns), default=None)
+
+    def next_smaller(self, point: FrontierPoint) -> FrontierPoint | None:
+        """Of the plans simulated so far, the cheapest with a smaller peak."""
+        smaller = [p for p in self._points.values() if p.peak_bytes < point.peak_bytes]
+        return min(smaller, key=lambda p: (p.extra_ns, p.peak_bytes), default=None)
+
+    def _polish(self, box: Box, budget_bytes: int) -> FrontierPoint:
+        """Take recomputations back: those that cost no memory always, then as many as the budget allows.
+
+        The steps depend on `box.small` alone. A first run of them that leaves the peak where it was makes a better
+        plan for every budget in the box.
+        """
+        polisher = Polisher(self._program, box.small.decision)
+        static, time_ns, free = self._program.static_bytes, box.small.extra_ns, 0
+        for count, (peak, saved) in enumerate(itertools.islice(polisher.steps(), MAX_STEPS), 1):
+            time_ns -= saved
+            if time_ns <= box.fast.extra_ns or static + peak >= box.fast.peak_bytes:
+                break
+            free = count if static + peak <= box.small.peak_bytes else free
+        steps = len(polisher.removed)
+        while free:
+            point = self._evaluate(polisher.decision(free))
+            if point is None:
+                return box.small
+            if point.peak_bytes == box.small.peak_bytes and point.extra_ns > box.fast.extra_ns:
+                box = Box(box.fast, point)
+                break
+            free //= 2
+        return descend(
+            PlanList(lambda i: polisher.decision(steps - i), 0, steps - free), box, budget_bytes, self._evaluate
+        ).small
+
+    def _whole(self, place: int) -> Decision:
+        return order_backward(self._program, values_of(self._values, self._hull[place].kept))
+
+    def _nested(self, place: int) -> Decision:
+        return run_recipe(self._program, self._stages, self._chain.recipe(self._places[place]))
+
+    def _evaluate(self, decision: Decision) -> FrontierPoint | None:
+        """A simulated plan; None when time is over."""
+        if time.monotonic() > self._stop:
+            self.is_complete = False
+            return None
+        return self._simulate(decision)
+
+    def _simulate(self, decision: Decision) -> FrontierPoint:
+        key = decision.schedule.backward
+        if key not in self._points:
+            peak = simulate(self._program, decision.schedule).peak_bytes
+            self._points[key] = FrontierPoint(peak, decision.recompute_ns, decision)
+        return self._points[key]
 
 
-def sweep_frontier(program: Program, time_limit: float = math.inf) -> Frontier:
-    """Simulate the plans of the chain and of the whole-graph closures, keep the Pareto-optimal ones.
-
-    Args:
-        program: what to plan.
-        time_limit: seconds for simulating plans beyond the first ones (the fastest and the smallest); what was found by
-            then is used. Plans come coarse first, so that a short limit still covers the whole range.
-    """
-    stages = find_stages(program)
-    hull, values = _whole_hull(program, stages)
-    plans = itertools.chain(_chain_plans(program, stages), _closure_plans(program, hull, values))
-    found: dict[tuple[int, ...], FrontierPoint] = {}
-    start, is_complete = time.monotonic(), True
-    for decision in plans:
-        if len(found) >= FIRST_PLANS and time.monotonic() - start > time_limit:
-            is_complete = False
-            break
-        if decision.schedule.backward not in found:
-            timeline = simulate(program, decision.schedule)
-            point = FrontierPoint(timeline.peak_bytes, decision.recompute_ns, decision, timeline)
-            found[decision.schedule.backward] = point
-    return Frontier(_pareto(found.values()), hull_bound(program, hull), is_complete)
-
-
-def _whole_hull(program: Program, stages: Stages) -> tuple[tuple[Closure, ...], list[int]]:
-    """Closures over the whole forward, no boundary forced."""
-    mine = [v for ops in stages.forward for v in ops if not stages.from_inputs[v]]
-    wanted = {
-        u
-        for v in range(len(program))
-        if program.is_backward[v]
-        for u in program.inputs[v]
-        if not program.is_backward[u] and program.kind[u] not in (Kind.INPUT, Kind.SYMBOL)
-    }
-    wanted |= {v for v in program.backward_outputs if not program.is_backward[v]}
-    problem, values = closure_problem(program, mine, wanted, (), stages.from_inputs)
-    hull = sweep_closures(problem)
-    filled: list[Closure] = []
-    for upper, lower in itertools.pairwise(hull):
-        filled += [upper, *fill_between(problem, upper, lower)]
-    return (*filled, hull[-1]), values
-
-
-def _chain_plans(program: Program, stages: Stages) -> Iterator[Decision]:
+def _solve_chain(program: Program, stages: Stages, effort: Effort) -> Chain:
+    """The chain of all stages, with runs of 2, 4, 8, ... stages as far as the effort allows."""
+    modeller, count = Modeller(program, stages), len(stages)
+    models = [modeller.model(s, s + 1) for s in range(count)]
+    runs: list[StageRun] = []
+    most = max(effort.run_ops, RUN_SHARE * len(program))
+    length = 2
+    while length <= count and modeller.computed_ops <= most:
+        for start in range(0, count - length + 1, length // 2):
+            if modeller.computed_ops > most:
+                break
+            m = modeller.model(start, start + length)
+            runs.append(StageRun(start, start + length, m.kind, m.options, m.alone))
+        length *= 2
     boundary = [frozenset(b) for b in stages.boundary]
 
     def added_bytes(i: int, k: int) -> int:
         return sum(program.size_bytes[v] for v in boundary[k] - boundary[i])
 
-    points = solve_chain(model_stages(program, stages), added_bytes)
-    for place in coarse_first(len(points)):
-        yield run_recipe(program, stages, points[place].recipe)
+    return Chain(models, added_bytes, runs)
 
 
-def coarse_first(count: int) -> list[int]:
-    """0..count-1, both ends first, then ever finer steps between them.
+def _whole_hull(problem: ClosureProblem) -> tuple[Closure, ...]:
+    """Closures over the whole forward, no boundary forced."""
+    hull = sweep_closures(problem)
+    filled: list[Closure] = []
+    for upper, lower in itertools.pairwise(hull):
+        filled += [upper, *fill_between(problem, upper, lower)]
+    return (*filled, hull[-1])
 
-    >>> coarse_first(6)
-    [0, 5, 4, 2, 1, 3]
-    """
-    order = dict.fromkeys([0, count - 1]) if count else {}
-    step = 1 << max(0, count - 1).bit_length()
-    while step:
-        order.update(dict.fromkeys(range(0, count, step)))
-        step //= 2
-    return list(order)
-
-
-def _closure_plans(program: Program, hull: Sequence[Closure], values: list[int]) -> Iterator[Decision]:
-    places = np.unique(np.linspace(0, len(hull) - 1, WHOLE_CLOSURES).round().astype(int))
-    for place in places.tolist():
-        yield order_backward(program, (values[i] for i in np.flatnonzero(hull[place].kept).tolist()))
-
-
-def _pareto(points: Iterable[FrontierPoint]) -> tuple[FrontierPoint, ...]:
-    """Fastest first; each next one has a strictly smaller peak."""
-    best: list[FrontierPoint] = []
-    for p in sorted(points, key=lambda p: (p.extra_ns, p.peak_bytes, len(p.decision.schedule.backward))):
-        if not best or p.peak_bytes < best[-1].peak_bytes:
-            best.append(p)
-    return tuple(best)

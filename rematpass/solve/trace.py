@@ -25,7 +25,7 @@ class Trace:
         given: how many are handed over.
         root: instance in whose storage each instance lives; -1 outside (graph inputs).
         readers, reads: pairs (instance, storage it reads), each once, sorted by reader; views read nothing.
-        last: per queried op, see `final`.
+        keys: (op, instance) pairs as sorted numbers, for lookups.
     """
 
     ops: IntArray
@@ -35,10 +35,21 @@ class Trace:
     reads: IntArray
     keys: IntArray
 
+    def last_of(self, values: Iterable[int] | IntArray) -> IntArray:
+        """The last instance of each of `values`, -1 for one that has none."""
+        wanted = values if isinstance(values, np.ndarray) else np.fromiter(values, dtype=np.int64)
+        found, instances = _instances_before(
+            self.keys, wanted, np.full(len(wanted), len(self.ops)), len(self.ops)
+        )
+        result = np.full(len(wanted), -1)
+        result[found] = instances
+        return result
+
     def final(self, values: Iterable[int]) -> IntArray:
         """The last instance of each of `values`; those without one are left out."""
-        wanted = np.fromiter(values, dtype=np.int64)
-        return _instances_before(self.keys, wanted, np.full(len(wanted), len(self.ops)), len(self.ops))[1]
+        last = self.last_of(values)
+        result: IntArray = last[last >= 0]
+        return result
 
 
 def trace_sequence(program: Program, sequence: Sequence[int] | IntArray, held: Sequence[int] = ()) -> Trace:

@@ -6,7 +6,7 @@ from torch.nn import functional
 
 from rematpass.pipeline import collect_inputs
 from rematpass.solve.program import Kind
-from rematpass.solve.search import sweep_frontier
+from rematpass.solve.search import Frontier
 from tests.tracing import joint_of, toy_settings
 
 
@@ -46,7 +46,7 @@ def test_what_an_op_of_the_forward_returns_may_be_kept_also_when_only_the_backwa
 @pytest.mark.parametrize(("function", "shape"), SEVERAL)
 def test_the_fastest_plan_runs_such_an_op_once(function, shape):
     inputs = inputs_of(function, *shape)
-    fastest = sweep_frontier(inputs.program).points[0].decision
+    fastest = Frontier(inputs.program).fastest.decision
     again = [inputs.facts.values[v].op for v in fastest.schedule.backward if not inputs.program.is_backward[v]]
     assert not {"topk", "native_dropout"} & set(again)
     assert not [op for op in again if "attention" in op]

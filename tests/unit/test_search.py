@@ -9,32 +9,39 @@ from hypothesis import strategies as st
 
 from rematpass.check.schedule import check_schedule
 from rematpass.solve.liveness import simulate
-from rematpass.solve.search import sweep_frontier
+from rematpass.solve.search import Frontier
 from tests.naive_simulator import naive_timeline
 from tests.programs import EXTERN, PART, Builder, Layer, layered
 from tests.strategies import programs, stacked_programs
 
+BUDGETS = 9
+
 
 def check_frontier(program):
-    frontier = sweep_frontier(program)
+    """Plans at several budgets: correct, simulated, over no budget, falling in peak and rising in time."""
+    frontier = Frontier(program)
     names = [f"v{v}" for v in range(len(program))]
-    for p in frontier.points:
+    top, bottom = frontier.fastest.peak_bytes, frontier.smallest.peak_bytes
+    budgets = [top - (top - bottom) * i // (BUDGETS - 1) for i in range(BUDGETS)]
+    points = [frontier.choose(budget) for budget in budgets]
+    for budget, p in zip(budgets, points, strict=True):
+        assert p.peak_bytes <= budget
         check_schedule(program, p.decision, names)
-        live = [*p.timeline.forward_bytes, *p.timeline.backward_bytes]
-        assert p.peak_bytes == max(live, default=program.static_bytes)
-        assert p.timeline == simulate(program, p.decision.schedule)
+        assert p.peak_bytes == simulate(program, p.decision.schedule).peak_bytes
         assert p.extra_ns == p.decision.recompute_ns
-    for fast, small in pairwise(frontier.points):
-        assert fast.peak_bytes > small.peak_bytes
-        assert fast.extra_ns < small.extra_ns
-    return frontier
+        assert frontier.bound_ns(budget, p) <= p.extra_ns
+        assert frontier.bound.peak_bytes <= p.peak_bytes
+    for fast, small in pairwise(points):
+        assert fast.peak_bytes >= small.peak_bytes
+        assert fast.extra_ns <= small.extra_ns
+    return frontier, list(dict.fromkeys(points))
 
 
 @settings(deadline=None, max_examples=60, derandomize=True)
 @given(programs())
 def test_random_programs(program):
-    frontier = check_frontier(program)
-    for p in frontier.points:
+    _, points = check_frontier(program)
+    for p in points:
         forward, backward = naive_timeline(program, p.decision.schedule)
         assert p.peak_bytes == max([*forward, *backward], default=program.static_bytes)
 
@@ -61,26 +68,27 @@ def test_random_layers(layers, is_residual, is_fusing):
 
 
 def test_a_smaller_budget_never_gives_a_higher_peak_or_less_time():
-    frontier = check_frontier(layered([Layer()] * 6, is_residual=True))
-    top, bottom = frontier.points[0].peak_bytes, frontier.points[-1].peak_bytes
-    chosen = [frontier.choose(budget) for budget in range(top + 50, bottom - 1, -37)]
-    assert chosen == sorted(chosen)
-    assert chosen[0] == frontier.choose(None) == 0
-    assert frontier.choose(bottom) == len(frontier.points) - 1
+    program = layered([Layer()] * 6, is_residual=True)
+    frontier = Frontier(program)
+    top, bottom = frontier.fastest.peak_bytes, frontier.smallest.peak_bytes
+    budgets = list(range(top + 50, bottom - 1, -13))
+    chosen = [frontier.choose(budget) for budget in budgets]
+    assert chosen[0] is frontier.choose(None) is frontier.fastest
+    assert frontier.choose(bottom) is frontier.smallest
     assert frontier.choose(bottom - 1) is None
-    for budget in range(bottom, top + 50, 61):
-        place = frontier.choose(budget)
-        assert frontier.points[place].peak_bytes <= budget
-        assert place == 0 or frontier.points[place - 1].peak_bytes > budget
+    assert all(p.peak_bytes <= budget for p, budget in zip(chosen, budgets, strict=True))
+    assert all(a.peak_bytes >= b.peak_bytes and a.extra_ns <= b.extra_ns for a, b in pairwise(chosen))
+    assert [Frontier(program).choose(budget) for budget in budgets[::9]] == chosen[::9], "whatever was asked before"
 
 
 def test_memory_really_falls_on_layers():
     """12 equal layers: two wide values each at the fastest, a few layers' worth at the smallest."""
-    frontier = check_frontier(layered([Layer()] * 12, is_residual=True))
-    above = [p.peak_bytes - layered([Layer()] * 12).static_bytes for p in frontier.points]
+    program = layered([Layer()] * 12, is_residual=True)
+    _, points = check_frontier(program)
+    above = [p.peak_bytes - program.static_bytes for p in points]
     assert above[0] > 12 * 1000
     assert above[-1] < 5500
-    assert len(above) > 10
+    assert len(above) == BUDGETS
 
 
 def pinned_parts():
@@ -105,10 +113,11 @@ def pinned_parts():
 @pytest.mark.parametrize("is_fusing", [False, True])
 def test_a_tuple_is_never_kept_itself(is_fusing):
     program = replace(pinned_parts(), is_fusing=is_fusing)
-    for p in check_frontier(program).points:
+    for p in check_frontier(program)[1]:
         assert all(program.size_bytes[v] for v in p.decision.kept), "a tuple cannot cross from forward to backward"
 
 
 def test_the_same_twice():
     program = layered([Layer(), Layer(wide=700)] * 3, is_residual=True)
-    assert sweep_frontier(program) == sweep_frontier(program)
+    budget = (Frontier(program).fastest.peak_bytes + Frontier(program).smallest.peak_bytes) // 2
+    assert Frontier(program).choose(budget) == Frontier(program).choose(budget)

@@ -1,0 +1,99 @@
+"""Find a budget's place on a curve of plans while simulating only the plans on the way.
+
+In: ordered plans, some not made yet, and a way to simulate one. Out: the two neighbours around a budget.
+Never decides what to recompute.
+
+A binary search tree over plans, fastest first. Which plan stands at a node, and whether it counts, depends on the nodes
+above it only, never on the budget: every budget walks down the same tree. So the plans a tree can return form one list,
+peaks falling and extra time rising along it, and a smaller budget never gets a higher peak or less extra time.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Protocol
+
+from .program import Decision
+
+
+@dataclass(frozen=True)
+class FrontierPoint:
+    """A simulated plan: its peak and its extra time."""
+
+    peak_bytes: int
+    extra_ns: int
+    decision: Decision
+
+
+@dataclass(frozen=True)
+class Box:
+    """Two neighbours on a curve: `fast` has the higher peak, `small` takes longer."""
+
+    fast: FrontierPoint
+    small: FrontierPoint
+
+    def holds(self, point: FrontierPoint) -> bool:
+        """Whether a plan lies strictly between the two in both respects."""
+        is_smaller = self.small.peak_bytes < point.peak_bytes < self.fast.peak_bytes
+        return is_smaller and self.fast.extra_ns < point.extra_ns < self.small.extra_ns
+
+
+class Tree(Protocol):
+    """Plans in order of their extra time."""
+
+    def open(self) -> tuple[Tree | None, Decision, Tree | None]:
+        """The faster plans, the one in the middle, the slower ones."""
+
+
+Evaluate = Callable[[Decision], FrontierPoint | None]
+
+
+@dataclass(frozen=True)
+class PlanList:
+    """Plans start..stop-1 of a list, made when asked for."""
+
+    make: Callable[[int], Decision]
+    start: int
+    stop: int
+
+    def open(self) -> tuple[PlanList | None, Decision, PlanList | None]:
+        """Split at the middle."""
+        middle = (self.start + self.stop) // 2
+        return self._part(self.start, middle), self.make(middle), self._part(middle + 1, self.stop)
+
+    def _part(self, start: int, stop: int) -> PlanList | None:
+        return PlanList(self.make, start, stop) if start < stop else None
+
+
+def descend(
+    tree: Tree | None,
+    box: Box,
+    budget_bytes: int,
+    evaluate: Evaluate,
+    is_worth: Callable[[FrontierPoint], bool] = lambda point: True,
+) -> Box:
+    """Walk down to the neighbours around the budget.
+
+    A plan outside its box is no neighbour of anything: the walk goes on with the faster plans, as on a curve whose
+    peaks fall at first and rise again where too little is kept.
+
+    Args:
+        tree: plans inside `box`.
+        box: its `fast` is over the budget, its `small` fits.
+        budget_bytes: the budget.
+        evaluate: simulates a plan; None when there is no time left, which ends the walk.
+        is_worth: plans that it refuses count as outside.
+    """
+    while tree is not None:
+        faster, decision, slower = tree.open()
+        point = evaluate(decision)
+        if point is None:
+            return box
+        if not (box.holds(point) and is_worth(point)):
+            tree = faster
+        elif point.peak_bytes <= budget_bytes:
+            box, tree = Box(box.fast, point), faster
+        else:
+            box, tree = Box(point, box.small), slower
+    return box

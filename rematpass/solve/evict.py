@@ -1,0 +1,128 @@
+"""Free memory at one moment: compute a value again instead of holding it there.
+
+In: a plan on its `Axis` and a moment. Out: the ways to free memory at that moment, each a longer backward. Never
+simulates.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from .axis import Axis
+from .program import Kind
+
+# An input of what is computed again is held until then when it is no larger than this share of what is freed; else it is
+# computed again as well. Each share is tried.
+HOLD_SHARES = (0.0, 0.3, 1.0)
+
+
+@dataclass(frozen=True)
+class Eviction:
+    """Drop a value after its last use before a moment, compute it again right before its next use.
+
+    Attributes:
+        execution: whose storage is freed.
+        start: moment of its last use before.
+        freed_bytes: its size.
+        extra_ns: time of what is computed again.
+        place: moment before which it happens.
+        again: ops computed there, in order.
+    """
+
+    execution: int
+    start: int
+    freed_bytes: int
+    extra_ns: int
+    place: int
+    again: tuple[int, ...]
+
+    def apply(self, axis: Axis) -> tuple[int, ...]:
+        """The backward with the recomputation in it."""
+        at = self.place - axis.split
+        backward = axis.ops[axis.split :]
+        return (*backward[:at], *self.again, *backward[at:])
+
+
+def list_evictions(axis: Axis, moment: int) -> Iterator[Eviction]:
+    """Every value held across `moment` that could be computed again later, with each way to have its inputs then."""
+    for i in range(min(moment, len(axis.ops))):
+        if axis.end[i] > moment and axis.stored[i] and axis.size(i):
+            yield from _evict(axis, i, moment)
+
+
+def _evict(axis: Axis, execution: int, moment: int) -> list[Eviction]:
+    found = _next_use(axis, execution, moment)
+    if found is None:
+        return []
+    start, place, wanted = found
+    size = axis.size(execution)
+    ways: dict[tuple[int, ...], Eviction] = {}
+    for share in HOLD_SHARES:
+        again, held_bytes = _missing(axis, wanted, _Spot(execution, place, moment, int(share * size)))
+        if again and held_bytes < size:
+            extra = sum(axis.program.duration_ns[v] for v in again)
+            ways.setdefault(again, Eviction(execution, start, size - held_bytes, extra, place, again))
+    return list(ways.values())
+
+
+def _next_use(axis: Axis, execution: int, moment: int) -> tuple[int, int, set[int]] | None:
+    """Last use before `moment`, the reader after it, and the ops it wants; None when it cannot be dropped there."""
+    program, op = axis.program, axis.ops[execution]
+    if program.is_backward[op] or not program.may_recompute[op]:
+        return None
+    wanted: set[int] = set()
+    start, place = execution, len(axis.ops)
+    stack = [execution]
+    while stack:
+        i = stack.pop()
+        for r in axis.readers[i]:
+            if r == len(axis.ops) or axis.runs_at[r] == moment or r <= moment < axis.runs_at[r]:
+                return None
+            if program.kind[axis.ops[r]] is Kind.VIEW:
+                stack.append(r)
+            elif axis.runs_at[r] < moment:
+                start = max(start, axis.runs_at[r])
+            else:
+                wanted.add(axis.ops[i])
+                place = min(place, r)
+    return (start, place, wanted) if wanted and place > max(moment, axis.split - 1) else None
+
+
+@dataclass(frozen=True)
+class _Spot:
+    """Dropping `execution` at `moment`, computing it again at `place`; inputs up to `hold_bytes` live on instead."""
+
+    execution: int
+    place: int
+    moment: int
+    hold_bytes: int
+
+
+def _missing(axis: Axis, wanted: set[int], spot: _Spot) -> tuple[tuple[int, ...], int]:
+    """What to compute at the spot, and the bytes of inputs that live on for it; nothing when it is not possible."""
+    program = axis.program
+    again: set[int] = set()
+    held: set[int] = set()
+    stack = list(wanted)
+    while stack:
+        v = stack.pop()
+        if v in again:
+            continue
+        if not program.may_recompute[v] or program.is_backward[v]:
+            return (), 0
+        again.add(v)
+        again.update(program.parts.get(v, ()))
+        for u in program.inputs[v]:
+            latest = axis.latest(u, spot.place)
+            owner = axis.owner(latest) if latest >= 0 else -1
+            if program.kind[u] in (Kind.INPUT, Kind.SYMBOL) or (owner < 0 and latest >= 0):
+                continue
+            if owner < 0 or owner == spot.execution:
+                stack.append(u)
+            elif axis.end[owner] <= spot.moment:
+                if axis.size(owner) <= spot.hold_bytes:
+                    held.add(owner)
+                else:
+                    stack.append(u)
+    return tuple(sorted(again)), sum(axis.size(i) for i in held)
