@@ -1,24 +1,60 @@
 """rematpass: train a PyTorch model within a byte budget, at the least extra time.
 
-In: a model and a budget. Out: the public names below. Never needs an import for `backend="rematpass"` itself.
+In: a model and a budget. Out: the public names below. Never needs an import for `backend="rematpass"` itself. Names are
+loaded when first used, so that `rematpass.solve` works where torch is not installed.
 """
 
-from .api import inductor_options, partition_fn, plan, plans
-from .check.measure import measure_peak
-from .errors import BudgetTooSmall, OptionError, RematError
-from .plan import Plan
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from . import solve
+    from .api import Curve, CurvePoint, frontier, inductor_options, partition_fn, plan, plans
+    from .check.measure import measure_peak
+    from .errors import BudgetTooSmall, OptionError, ProblemError, RematError
+    from .plan_types import Plan
+    from .solve.problem import Problem, Solution
 
 __version__ = "0.1.0"
 
+_ROOMS = {
+    "api": ("Curve", "CurvePoint", "frontier", "inductor_options", "partition_fn", "plan", "plans"),
+    "check.measure": ("measure_peak",),
+    "errors": ("BudgetTooSmall", "OptionError", "ProblemError", "RematError"),
+    "plan_types": ("Plan",),
+    "solve.problem": ("Problem", "Solution"),
+}
+
 __all__ = [
     "BudgetTooSmall",
+    "Curve",
+    "CurvePoint",
     "OptionError",
     "Plan",
+    "Problem",
+    "ProblemError",
     "RematError",
+    "Solution",
     "__version__",
+    "frontier",
     "inductor_options",
     "measure_peak",
     "partition_fn",
     "plan",
     "plans",
+    "solve",
 ]
+
+
+def __getattr__(name: str) -> Any:
+    """Load a public name from its room."""
+    if name == "solve":
+        return import_module(".solve", __name__)
+    for room, names in _ROOMS.items():
+        if name in names:
+            return getattr(import_module(f".{room}", __name__), name)
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+
+
+def __dir__() -> list[str]:
+    return sorted(__all__)

@@ -5,9 +5,10 @@ In: models, arguments, options. Out: plans, hooks, option dicts. Never plans its
 
 from __future__ import annotations
 
+import sys
 import warnings
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any
+from typing import Any, TypeVar
 
 import torch
 from torch import fx
@@ -15,11 +16,16 @@ from torch import fx
 from . import torch_compat
 from .backend import Halves, Partitioner, compile_patches, device_type, plans_of
 from .device import make_settings
-from .errors import RematError
-from .graph.capture import capture_joint
+from .errors import OptionError, RematError
+from .graph.capture import JointProgram, capture_joint
 from .options import Options, parse_options
-from .pipeline import needs_plan, plan_and_split
-from .plan import Plan
+from .pipeline import Settings, needs_plan, plan_and_split, trace_curve
+from .plan_types import Curve, CurvePoint, Plan
+from .report.progress import Tick, open_progress
+
+T = TypeVar("T")
+
+__all__ = ["Curve", "CurvePoint", "frontier", "inductor_options", "partition_fn", "plan", "plans"]
 
 
 def _read(memory_budget: object, options: Mapping[str, object]) -> Options:
@@ -54,13 +60,69 @@ def plan(
         BudgetTooSmall: no plan fits; `minimum_bytes` says what would.
         RematError: nothing needs a gradient, or the model does not trace into one graph.
     """
-    parsed = _read(memory_budget, options)
-    made: list[Plan] = []
 
-    def stop_after_planning(gm: fx.GraphModule, inputs: Sequence[Any]) -> Callable[..., Any]:
-        settings = make_settings(parsed, device_type(inputs))
-        patches = compile_patches(parsed, _PlanOnly(Partitioner(settings), made))
-        torch_compat.compile_fx(gm, inputs, patches)
+    def use(joint: JointProgram, settings: Settings) -> Plan:
+        return plan_and_split(joint, settings, "graph 0").plan
+
+    return _trace(model, args, kwargs, _read(memory_budget, options), use)
+
+
+def frontier(
+    model: Callable[..., Any],
+    args: Sequence[Any] = (),
+    kwargs: Mapping[str, Any] | None = None,
+    *,
+    count: int = 32,
+    progress: bool | None = None,
+    **options: object,
+) -> Curve:
+    """Extra time over peak memory for one training step: the plans at `count` budgets, each with its bound.
+
+    `print` it for a table, `curve.plot("curve.png")` for a picture, `curve.to_json()` for scripts. A plan on it is what
+    `rematpass.plan(..., memory_budget=point.peak_bytes)` gives.
+
+    Args:
+        model: a module or function whose outputs need gradients.
+        args: its positional arguments; shapes, dtypes and devices count, values do not.
+        kwargs: its keyword arguments.
+        count: budgets, spread evenly between the fastest plan and the smallest; equal plans are listed once.
+        progress: a progress bar on stderr; on a terminal when None.
+        **options: as in `torch.compile(..., options=...)`, without memory_budget.
+
+    Raises:
+        OptionError: a wrong option, or a count below 2.
+        RematError: nothing needs a gradient, or the model does not trace into one graph.
+    """
+    if isinstance(count, bool) or not isinstance(count, int) or count < 2:
+        raise OptionError(f"count is {count!r}; it must be an integer of at least 2")
+    if "memory_budget" in options:
+        raise OptionError(
+            "frontier() takes no memory_budget: it shows what every budget costs. Try: rematpass.plan(...)"
+        )
+    is_shown = sys.stderr.isatty() if progress is None else progress
+
+    def use(joint: JointProgram, settings: Settings) -> Curve:
+        if not is_shown:
+            return trace_curve(joint, settings, count)
+        with open_progress(sys.stderr, count) as advance:
+            return trace_curve(joint, settings, count, lambda done: advance(Tick("plans", done, count)))
+
+    return _trace(model, args, kwargs, _read("none", options), use)
+
+
+def _trace(
+    model: Callable[..., Any],
+    args: Sequence[Any],
+    kwargs: Mapping[str, Any] | None,
+    options: Options,
+    use: Callable[[JointProgram, Settings], T],
+) -> T:
+    """Trace and differentiate one step as torch.compile would, and hand the joint graph to `use`."""
+    made: list[T] = []
+
+    def stop_at_joint_graph(gm: fx.GraphModule, inputs: Sequence[Any]) -> Callable[..., Any]:
+        settings = make_settings(options, device_type(inputs))
+        torch_compat.compile_fx(gm, inputs, compile_patches(options, _Look(Partitioner(settings), use, made)))
         raise torch_compat.as_compile_error(
             RematError("nothing to plan: no output of the model needs a gradient. Try: model.train(), requires_grad")
         )
@@ -70,8 +132,8 @@ def plan(
 
     try:
         with torch_compat.compile_uncached(), torch.enable_grad():
-            torch.compile(call, backend=stop_after_planning, fullgraph=True, dynamic=False)(*args, **(kwargs or {}))
-    except _Planned:
+            torch.compile(call, backend=stop_at_joint_graph, fullgraph=True, dynamic=False)(*args, **(kwargs or {}))
+    except _Seen:
         return made[-1]
     except torch_compat.Unsupported as error:
         raise RematError(
@@ -81,29 +143,30 @@ def plan(
     raise RematError("nothing was traced: the model ran no tensor operation. Try: check the arguments")
 
 
-class _Planned(torch_compat.ShortenTraceback):
-    """Carries us out of the compiler once the plan is made."""
+class _Seen(torch_compat.ShortenTraceback):
+    """Carries us out of the compiler once the joint graph was looked at."""
 
     def __init__(self) -> None:
-        super().__init__("planned", first_useful_frame=None)
+        super().__init__("seen", first_useful_frame=None)
 
 
-class _PlanOnly(torch_compat.CustomPartitionerFn):
-    """Plans and leaves."""
+class _Look(torch_compat.CustomPartitionerFn):
+    """Looks at the joint graph and leaves."""
 
-    def __init__(self, partitioner: Partitioner, made: list[Plan]) -> None:
+    def __init__(self, partitioner: Partitioner, use: Callable[[JointProgram, Settings], Any], made: list[Any]) -> None:
         self._partitioner = partitioner
+        self._use = use
         self._made = made
 
     def __call__(self, gm: fx.GraphModule, joint_inputs: Sequence[object], **facts: Any) -> Halves:
-        """Plan, note the plan, stop compiling."""
+        """Note what `use` makes of the graph, stop compiling."""
         del joint_inputs  # shapes are on the graph
-        self._made.append(self._partitioner.plan_only(gm, **facts))
-        raise _Planned
+        self._made.append(self._partitioner.look(gm, self._use, **facts))
+        raise _Seen
 
     def uuid(self) -> str:
-        """Never used: planning reads no cache."""
-        return "rematpass-plan-only"
+        """Never used: looking reads no cache."""
+        return "rematpass-look-only"
 
 
 def plans(compiled: object) -> list[Plan]:

@@ -12,7 +12,7 @@ import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
-from typing import Any
+from typing import Any, TypeVar
 
 import torch
 from torch import fx
@@ -20,14 +20,15 @@ from torch import fx
 from . import torch_compat
 from .device import make_settings
 from .errors import RematError
-from .graph.capture import capture_joint
+from .graph.capture import JointProgram, capture_joint
 from .options import Options, cache_dir, parse_options
 from .pipeline import Settings, needs_plan, plan_and_split
-from .plan import Plan
+from .plan_types import Plan
 from .store import PlanStore
 
 logger = logging.getLogger(__name__)
 
+T = TypeVar("T")
 Halves = tuple[fx.GraphModule, fx.GraphModule]
 
 # Plans made while one dynamo graph is being compiled, for whoever asked for the compilation.
@@ -73,20 +74,21 @@ class Partitioner(torch_compat.CustomPartitionerFn):
                 return planned.forward, planned.backward
         return torch_compat.plain_partition(gm, joint_inputs, num_fwd_outputs=num_fwd_outputs, static_indices=static)
 
-    def plan_only(
+    def look(
         self,
         gm: fx.GraphModule,
+        use: Callable[[JointProgram, Settings], T],
         *,
         num_fwd_outputs: int,
         static_lifetime_input_indices: list[int] | None = None,
         **_: object,
-    ) -> Plan:
-        """The plan the hook would follow."""
+    ) -> T:
+        """What `use` makes of the joint graph that the hook is handed."""
         with _errors_pass():
             joint = capture_joint(gm, num_fwd_outputs, static_lifetime_input_indices)
             if not needs_plan(joint):
                 raise RematError("nothing to plan: no parameter or input of the model needs a gradient")
-            return plan_and_split(joint, self._settings, "graph 0").plan
+            return use(joint, self._settings)
 
     def uuid(self) -> str:
         """Inductor's cache key for us: equal settings and code, equal partition."""

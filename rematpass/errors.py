@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from .plan import AliveRecord
+    from .plan_types import AliveRecord
 
 
 class RematError(Exception):
@@ -23,6 +23,10 @@ class OptionError(RematError, ValueError):
 
 class PlanFileError(RematError, ValueError):
     """A plan file that cannot be read."""
+
+
+class ProblemError(RematError, ValueError):
+    """A problem or a budget that the solver cannot read."""
 
 
 class SplitError(RematError):

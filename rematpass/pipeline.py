@@ -10,6 +10,7 @@ import hashlib
 import logging
 import time
 import warnings
+from collections.abc import Callable
 from dataclasses import dataclass
 
 from torch import fx
@@ -25,8 +26,8 @@ from .graph.assemble import build_program, describe_work
 from .graph.capture import JointProgram
 from .graph.constraints import collect_constraints
 from .graph.facts import Facts, collect_facts
-from .plan import Plan
-from .record import Inputs, Request, record_alive, record_plan
+from .plan_types import Curve, Plan
+from .record import Inputs, Request, record_alive, record_curve, record_plan
 from .report.table import format_line
 from .solve.descent import FrontierPoint
 from .solve.search import Effort, Frontier
@@ -88,6 +89,15 @@ def plan_and_split(joint: JointProgram, settings: Settings, graph_name: str) -> 
     check_split(forward, backward, joint.num_fwd_outputs)
     logger.info("%s", format_line(plan))
     return Planned(forward, backward, plan)
+
+
+def trace_curve(
+    joint: JointProgram, settings: Settings, count: int, on_point: Callable[[int], object] | None = None
+) -> Curve:
+    """Plans at `count` budgets between the two ends. `on_point` is called with the number of budgets done."""
+    inputs = collect_inputs(joint, settings)
+    frontier = Frontier(inputs.program)
+    return record_curve(_request(inputs.facts, settings, "graph 0"), inputs, frontier, frontier.curve(count, on_point))
 
 
 def collect_inputs(joint: JointProgram, settings: Settings) -> Inputs:

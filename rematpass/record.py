@@ -6,16 +6,27 @@ In: facts, constraints, prices, the frontier and the place chosen on it. Out: `P
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from .cost.values import Prices
 from .graph.constraints import Constraints
 from .graph.facts import Facts
-from .plan import AliveRecord, Decision, Neighbour, Plan, TimelinePoint, ValueRecord
+from .plan_types import (
+    AliveRecord,
+    Curve,
+    CurvePoint,
+    Decision,
+    Neighbour,
+    Plan,
+    TimelinePoint,
+    ValueRecord,
+    relative_gap,
+)
 from .report.sizes import format_bytes
+from .solve.descent import FrontierPoint
 from .solve.liveness import Timeline, list_alive, simulate
 from .solve.program import Kind, Program
-from .solve.descent import FrontierPoint
 from .solve.search import Frontier
 
 NS = 1e-9
@@ -73,6 +84,30 @@ def record_plan(
         smaller=_neighbour(frontier.next_smaller(point)),
         notes=_notes(inputs.program, frontier, request),
         plan_seconds=plan_seconds,
+    )
+
+
+def record_curve(request: Request, inputs: Inputs, frontier: Frontier, points: Sequence[FrontierPoint]) -> Curve:
+    """The plans of a frontier, each with its bound."""
+    step_ns = sum(inputs.prices.run_ns)
+    return Curve(
+        device=request.device,
+        torch_version=request.torch_version,
+        static_bytes=inputs.program.static_bytes,
+        step_seconds=step_ns * NS,
+        bound_peak_bytes=frontier.bound.peak_bytes,
+        points=tuple(_curve_point(frontier, point, step_ns) for point in points),
+    )
+
+
+def _curve_point(frontier: Frontier, point: FrontierPoint, step_ns: int) -> CurvePoint:
+    bound_ns = min(frontier.bound_ns(point.peak_bytes, point), point.extra_ns)
+    return CurvePoint(
+        peak_bytes=point.peak_bytes,
+        recompute_seconds=point.extra_ns * NS,
+        recompute_fraction=point.extra_ns / step_ns if step_ns else 0.0,
+        bound_seconds=bound_ns * NS,
+        gap=relative_gap(point.extra_ns, bound_ns),
     )
 
 

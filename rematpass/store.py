@@ -14,7 +14,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from .errors import PlanFileError
-from .plan import Plan
+from .plan_types import Plan
 
 logger = logging.getLogger(__name__)
 

@@ -18,7 +18,7 @@ from torch import Tensor
 import rematpass
 from rematpass.check.measure import measure_peak, storage_bytes
 from rematpass.errors import OptionError
-from rematpass.plan import Plan
+from rematpass.plan_types import Plan
 from rematpass.report.progress import Advance, Tick, drop_stderr_lines
 
 from .model import ByteLM, ModelShape, make_model

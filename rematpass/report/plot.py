@@ -1,6 +1,6 @@
-"""Runs as a picture: peak memory against time.
+"""Runs and curves as a picture: peak memory against time.
 
-In: measured points. Out: an image file, written whole or not at all. Never measures; matplotlib only when called.
+In: points. Out: an image file, written whole or not at all. Never measures; matplotlib only when called.
 """
 
 from __future__ import annotations
@@ -16,6 +16,8 @@ from rematpass.errors import RematError
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
+
+    from ..plan_types import Curve
 
 _OURS = "#c03020"
 _OTHERS = "#305080"
@@ -49,6 +51,30 @@ def plot_runs(points: Sequence[RunPoint], path: str | Path) -> Path:
     figure = _draw(points)
     _write_whole(figure, path)
     return path
+
+
+def plot_curve(curve: Curve, path: str | Path) -> Path:
+    """Draw extra time and its lower bound (percent of the step) against peak MiB.
+
+    Raises:
+        RematError: matplotlib is missing, the format is unknown, or the file cannot be written.
+    """
+    check_plot(path)
+    figure = _new_figure()
+    axes = figure.add_subplot()
+    peaks = [point.peak_bytes / 2**20 for point in curve.points]
+    bound = [100 * point.bound_seconds / curve.step_seconds for point in curve.points]
+    axes.plot(peaks, [100 * p.recompute_fraction for p in curve.points], "o-", color=_OURS, label="plans")
+    axes.plot(peaks, bound, "--", color=_OTHERS, label="no plan is below")
+    axes.axvline(curve.bound_peak_bytes / 2**20, color=_OTHERS, linewidth=0.8, label="no peak is left of this")
+    axes.set_xlabel("peak of one step, MiB")
+    axes.set_ylabel("extra time, % of the step")
+    axes.set_xlim(left=0)
+    axes.set_ylim(bottom=0)
+    axes.grid(alpha=0.3)
+    axes.legend(fontsize=8)
+    _write_whole(figure, Path(path))
+    return Path(path)
 
 
 def check_plot(path: str | Path) -> None:

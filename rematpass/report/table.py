@@ -11,7 +11,7 @@ from collections import defaultdict
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
-from rematpass.plan import Decision, Neighbour, Plan, ValueRecord
+from rematpass.plan_types import Curve, Decision, Neighbour, Plan, ValueRecord
 
 from .sizes import format_bytes
 
@@ -51,6 +51,26 @@ def format_plan(plan: Plan) -> str:
     """The plan as a table: kept values, recomputed values, what is alive at the peak, the neighbouring plans."""
     sections = (_header(plan), _kept(plan), _recomputed(plan), _peak(plan), _neighbours(plan), list(plan.notes))
     return "\n\n".join("\n".join(lines) for lines in sections if lines)
+
+
+def format_curve(curve: Curve) -> str:
+    """The curve as a table: a row a plan, fastest first."""
+    head = ("budget", "extra time", "of step", "bound", "gap")
+    rows = [
+        (
+            format_bytes(point.peak_bytes),
+            f"{point.recompute_seconds * 1e3:.3f} ms",
+            _percent(point.recompute_fraction),
+            f"{point.bound_seconds * 1e3:.3f} ms",
+            f"{point.gap * 100:.1f} %" if math.isfinite(point.gap) else "-",
+        )
+        for point in curve.points
+    ]
+    title = (
+        f"rematpass: {len(rows)} plans on {curve.device}, torch {curve.torch_version}; "
+        f"no plan needs less than {format_bytes(curve.bound_peak_bytes)}"
+    )
+    return "\n".join([title, *align_columns([head, *rows], right=range(len(head)))])
 
 
 def fold_values(values: Iterable[ValueRecord]) -> list[FoldedRow]:
@@ -146,8 +166,10 @@ def _header(plan: Plan) -> list[str]:
     static, gradients = format_bytes(plan.static_bytes), format_bytes(plan.gradient_bytes)
     return [
         f"rematpass: {plan.graph_name} on {plan.device}, torch {plan.torch_version}",
-        f"{_peak_words(plan)}; the smallest found is {format_bytes(plan.smallest_peak_bytes)}, "
-        f"no plan needs less than {format_bytes(plan.bound_peak_bytes)}",
+        (
+            f"{_peak_words(plan)}; the smallest found is {format_bytes(plan.smallest_peak_bytes)}, "
+            f"no plan needs less than {format_bytes(plan.bound_peak_bytes)}"
+        ),
         f"in every peak: {static} of parameters, buffers and batch; at the end also {gradients} of gradients",
         f"{_recompute_words(plan)}, gap {gap}",
     ]

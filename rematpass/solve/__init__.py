@@ -1,1 +1,24 @@
-"""ints in, decision out: flow, closure, frontier, chain, liveness, bound. Knows nothing of torch."""
+"""The solver: integers in, a decision out. Knows neither torch nor graphs.
+
+By itself: `rematpass.solve.solve(Problem(...), budget_bytes)`, or `rematpass.solve(...)` for short.
+"""
+
+from __future__ import annotations
+
+import sys
+from types import ModuleType
+from typing import Any
+
+from .problem import Problem, Solution, replay, solve
+
+__all__ = ["Problem", "Solution", "replay", "solve"]
+
+
+class _Callable(ModuleType):
+    """The room is named like its main function: calling the one calls the other."""
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Solution:
+        return solve(*args, **kwargs)
+
+
+sys.modules[__name__].__class__ = _Callable

@@ -77,6 +77,7 @@ class Axis:
         return runs[place - 1] if place else -1
 
     def size(self, i: int) -> int:
+        """Bytes of the storage execution `i` allocates; 0 for a view."""
         op = self.ops[i]
         return 0 if self.program.kind[op] is Kind.VIEW else self.program.size_bytes[op]
 

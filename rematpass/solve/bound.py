@@ -12,6 +12,7 @@ constraint matrix of a closure is totally unimodular).
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
@@ -23,6 +24,8 @@ from .flow import BoolArray, IntArray
 from .frontier import closure_problem
 from .program import Kind, Program
 
+# The line between two neighbours is worked out in floating point.
+ROUNDING = 1e-9
 _UNPAID = (Kind.INPUT, Kind.SYMBOL)
 # What certainly reaches memory, also under fusion.
 _STORED = (Kind.EXTERN, Kind.REDUCTION, Kind.PART)
@@ -43,26 +46,26 @@ class Bound:
             moments: backward ops to look at, besides the start of the backward. More give a better bound.
         """
         best = self._least(self._start, budget_bytes, 0)
-        if budget_bytes is None or best is None:
-            return best or 0.0
+        if budget_bytes is None:
+            return best
         for k in moments:
             if self.is_certain(k):
-                found = self._least(self._problem_at(k), budget_bytes, int(self._live_backward[k]) + self._own(k))
-                best = max(best, found or 0.0)
+                forced = int(self._live_backward[k]) + self._own(k)
+                best = max(best, self._least(self._problem_at(k), budget_bytes, forced))
         return best
 
     @cached_property
     def peak_bytes(self) -> int:
         """No plan has a lower peak: the largest single op with all that is certainly live while it runs."""
         program = self.program
-        peaks = [self._fixed]
+        peaks = [self.fixed_bytes]
         for v, kind in enumerate(program.kind):
             if kind in _UNPAID or not self.is_certain(v):
                 continue
             reads = {program.root[u] for u in program.inputs[v]} - self._outputs
             if program.is_backward[v]:
                 reads = {r for r in reads if not program.is_backward[r]}
-                rest = self._fixed + int(self._live_backward[v])
+                rest = self.fixed_bytes + int(self._live_backward[v])
             else:
                 rest = program.static_bytes
             peaks.append(rest + self._own(v) + sum(program.size_bytes[r] for r in reads))
@@ -73,7 +76,7 @@ class Bound:
         return {self.program.root[v] for v in self.program.forward_outputs}
 
     @cached_property
-    def _fixed(self) -> int:
+    def fixed_bytes(self) -> int:
         """Live throughout the backward: the graph's inputs and the forward's outputs."""
         return self.program.static_bytes + sum(self.program.size_bytes[r] for r in self._outputs)
 
@@ -116,19 +119,24 @@ class Bound:
         return whole_problem(self.program, self.from_inputs, ops)
 
     def _problem_at(self, k: int) -> ClosureProblem:
-        """What op k reads is in memory; it may be kept at its size, not computed again."""
-        problem, values = self._closure(range(k, len(self.program)))
+        """Any forward value may be in memory then, kept or computed just before; what op k reads certainly is."""
+        program = self.program
+        problem, values = self._closure(range(k, len(program)))
+        may_keep = np.array([program.kind[v] is not Kind.VIEW and v not in program.parts for v in values], dtype=bool)
         place = {v: i for i, v in enumerate(values)}
-        roots = {self.program.root[u] for u in self.program.inputs[k]}
-        held = [place[r] for r in roots if r in place and problem.may_keep[place[r]]]
+        roots = {program.root[u] for u in program.inputs[k]}
+        held = [place[r] for r in roots if r in place and may_keep[place[r]]]
         may_recompute, wanted = problem.may_recompute.copy(), problem.wanted.copy()
         may_recompute[held], wanted[held] = False, True
-        return replace(problem, may_recompute=may_recompute, wanted=wanted)
+        return replace(problem, may_keep=may_keep, may_recompute=may_recompute, wanted=wanted)
 
-    def _least(self, problem: ClosureProblem, budget_bytes: int | None, forced_bytes: int) -> float | None:
-        room = None if budget_bytes is None else budget_bytes - self._fixed - forced_bytes
+    def _least(self, problem: ClosureProblem, budget_bytes: int | None, forced_bytes: int) -> float:
+        room = None if budget_bytes is None else budget_bytes - self.fixed_bytes - forced_bytes
+        if room is not None:  # what is kept is a sum of sizes, and what is spent one of durations
+            room -= room % max(1, math.gcd(*problem.keep_bytes.tolist()))
         upper, lower = closure_near(problem, room)
-        return interpolate(upper, lower, room)
+        step = max(1, math.gcd(*problem.recompute_ns.tolist()))
+        return float(math.ceil(interpolate(upper, lower, room) / step - ROUNDING) * step)
 
 
 def interpolate(upper: Closure, lower: Closure, room_bytes: int | None) -> float:

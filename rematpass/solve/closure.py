@@ -57,7 +57,7 @@ class Closure:
 
 
 def closure_near(problem: ClosureProblem, room_bytes: int | None) -> tuple[Closure, Closure]:
-    """The two neighbours of the hull around `room_bytes` of kept values, the faster one first; twice the same at an end.
+    """The neighbours of the hull around `room_bytes` of kept values, the faster one first; twice the same at an end.
 
     None is no limit. Walks down the hull as a binary search does: a cut per step instead of one per vertex.
     """

@@ -71,7 +71,7 @@ def descend(
     box: Box,
     budget_bytes: int,
     evaluate: Evaluate,
-    is_worth: Callable[[FrontierPoint], bool] = lambda point: True,
+    is_worth: Callable[[FrontierPoint], bool] | None = None,
 ) -> Box:
     """Walk down to the neighbours around the budget.
 
@@ -90,7 +90,7 @@ def descend(
         point = evaluate(decision)
         if point is None:
             return box
-        if not (box.holds(point) and is_worth(point)):
+        if not box.holds(point) or (is_worth is not None and not is_worth(point)):
             tree = faster
         elif point.peak_bytes <= budget_bytes:
             box, tree = Box(box.fast, point), faster

@@ -32,7 +32,7 @@ class StageOption:
         extra_ns: time of what its backward computes again.
         backward_peak_bytes: live during its backward beyond the input boundary (kept, gradients, temporaries).
         again_ns: time of computing `kept` and the output boundary in a forward that is run again.
-        forward_peak_bytes: live during that forward beyond the input boundary.
+        forward_peak_bytes: live during that forward beyond the input boundary, about.
     """
 
     kept: tuple[int, ...]
@@ -177,34 +177,23 @@ def _canonical(
 ) -> tuple[tuple[int, ...], tuple[object, ...]]:
     """Members in order of first sight and a signature equal for stages of equal structure and cost."""
     number: dict[int, int] = {}
+    figures = program.figures
     rows: list[object] = []
     for v in (*sorted(before), *forward, *backward):
         reads = tuple(number.setdefault(u, len(number)) for u in program.inputs[v])
         number.setdefault(v, len(number))
-        rows.append((number[v], reads, v in after, v in marked, *_figures(program, v)))
-    outside = tuple(_figures(program, v) for v in number)
+        rows.append((number[v], reads, v in after, v in marked, *figures[v]))
+    outside = tuple(figures[v] for v in number)
     return tuple(number), (tuple(rows), outside)
 
 
-def _figures(program: Program, v: int) -> tuple[object, ...]:
-    return (
-        program.kind[v],
-        program.size_bytes[v],
-        program.size_bytes[program.root[v]],
-        program.duration_ns[v],
-        program.workspace_bytes[v],
-        program.is_backward[v],
-        program.in_forward[v],
-        program.may_recompute[v],
-        program.may_keep[v],
-        program.is_heavy[v],
-    )
-
-
 def _model(scope: _Scope, kind: int) -> StageModel:
-    advance, advance_peak = _forward_again(scope, ())
-    alone = _option(scope, (), with_after=False)
-    options = prune_options(_option(scope, kept, with_after=True) for kept in _thin(_kept_sets(scope)))
+    program, sequence = scope.program, _forward_again(scope, ())
+    advance = sum(program.duration_ns[v] for v in sequence)
+    outside = {program.root[v] for v in scope.before}
+    advance_peak = local_peak(program, sequence, scope.after & set(scope.forward), outside)
+    alone = _option(scope, (), advance_peak, with_after=False)
+    options = prune_options(_option(scope, kept, advance_peak, with_after=True) for kept in _thin(_kept_sets(scope)))
     assert options, "a stage offers at least what it must keep"
     return StageModel(kind, options, alone, advance, advance_peak, scope.gradient_bytes)
 
@@ -266,8 +255,11 @@ def _mask(size: int, chosen: Iterable[int]) -> np.ndarray[tuple[int], np.dtype[n
     return mask
 
 
-def _option(scope: _Scope, kept: tuple[int, ...], *, with_after: bool) -> StageOption:
-    """Figures of running the stage's backward with `kept` at hand."""
+def _option(scope: _Scope, kept: tuple[int, ...], advance_peak_bytes: int, *, with_after: bool) -> StageOption:
+    """Figures of running the stage's backward with `kept` at hand.
+
+    The forward that makes them once more is taken to need what advancing needs, and what is kept.
+    """
     program = scope.program
     must = () if with_after else must_keep(program, scope.forward)
     given = {*scope.before, *kept, *must, *(scope.after if with_after else ())}
@@ -276,9 +268,10 @@ def _option(scope: _Scope, kept: tuple[int, ...], *, with_after: bool) -> StageO
     outside = {program.root[v] for v in scope.before}
     peak = local_peak(program, recorder.sequence, scope.leaving, outside)
     again = sum(program.duration_ns[v] for v in recorder.sequence if program.in_forward[v])
-    again_ns, forward_peak = _forward_again(scope, kept)
     kept_bytes = sum(program.size_bytes[v] for v in kept)
-    return StageOption(kept, kept_bytes, again, peak, again_ns, forward_peak)
+    made = _forward_again(scope, kept)
+    again_ns = sum(program.duration_ns[v] for v in made)
+    return StageOption(kept, kept_bytes, again, peak, again_ns, kept_bytes + advance_peak_bytes)
 
 
 def _available(program: Program, scope: _Scope, given: set[int]) -> set[int]:
@@ -296,17 +289,15 @@ def _available(program: Program, scope: _Scope, given: set[int]) -> set[int]:
     return given | elsewhere
 
 
-def _forward_again(scope: _Scope, kept: tuple[int, ...]) -> tuple[int, int]:
-    """Time and local peak of a forward of the stage that computes `kept` and the output boundary."""
+def _forward_again(scope: _Scope, kept: tuple[int, ...]) -> list[int]:
+    """A forward of the stage that computes `kept` and the output boundary."""
     program = scope.program
     mine = set(scope.forward)
     made = [v for v in (*scope.after, *kept) if v in mine]
     must = must_keep(program, scope.forward)
     recorder = Recorder(program, _available(program, scope, {*scope.before, *must}))
     recorder.demand(sorted(made))
-    outside = {program.root[v] for v in scope.before}
-    peak = local_peak(program, recorder.sequence, set(made), outside)
-    return sum(program.duration_ns[v] for v in recorder.sequence), peak
+    return recorder.sequence
 
 
 def prune_options(options: Iterable[StageOption]) -> tuple[StageOption, ...]:

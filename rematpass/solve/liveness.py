@@ -178,7 +178,10 @@ def _find_stored(
 
 
 def _find_ends(trace: Trace, is_stored: BoolArray, is_final: BoolArray) -> tuple[IntArray, IntArray]:
-    """When each instance reads, and the last moment each storage is needed: what is fused into a reader is needed when that reader runs."""
+    """When each instance reads, and the last moment each storage is needed.
+
+    What is fused into a reader is needed when that reader runs.
+    """
     count = len(trace.ops)
     fused = np.flatnonzero(~is_stored)
     order = np.argsort(trace.reads, kind="stable")

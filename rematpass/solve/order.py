@@ -7,9 +7,13 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
+import numpy as np
+
 from ..errors import SolverError
 from .program import Decision, Kind, Program, Schedule
 from .trace import kept_values
+
+_UNPAID = (Kind.INPUT, Kind.SYMBOL)
 
 
 def forward_sequence(program: Program) -> tuple[int, ...]:
@@ -25,38 +29,37 @@ class Recorder:
 
     def __init__(self, program: Program, kept: Iterable[int]) -> None:
         self._program = program
-        self._parts = program.parts
         self._kept = frozenset(kept)
         self.live: set[int] = set(self._kept)
         self.sequence: list[int] = []
 
     def demand(self, values: Iterable[int]) -> list[int]:
         """Compute what is missing of `values`, and what that needs, in the given order; returns what was computed."""
-        program = self._program
+        program, live = self._program, self.live
         missing: set[int] = set()
-        stack = list(values)
+        stack = [v for v in values if not program.is_backward[v] and program.kind[v] not in _UNPAID]
         while stack:
             v = stack.pop()
-            if v in self.live or v in missing or program.is_backward[v] or program.kind[v] is Kind.INPUT:
-                continue
-            if program.kind[v] is Kind.SYMBOL:
+            if v in live or v in missing:
                 continue
             if not program.may_recompute[v]:
                 raise SolverError(f"value {v} is needed, was not kept, and must not be recomputed")
             missing.add(v)
-            stack.extend(program.inputs[v])
+            stack.extend(program.needs[v])
         for v in tuple(missing):
-            missing.update(p for p in self._parts.get(v, ()) if p not in self.live)
+            missing.update(p for p in program.parts.get(v, ()) if p not in live)
         computed = sorted(missing)
         self.sequence.extend(computed)
-        self.live.update(computed)
+        live.update(computed)
         return computed
 
     def run(self, ops: Iterable[int]) -> None:
         """Run backward ops, each right after what it misses was computed."""
+        needs, live, sequence = self._program.needs, self.live, self.sequence
         for op in ops:
-            self.demand(self._program.inputs[op])
-            self.sequence.append(op)
+            if not live.issuperset(needs[op]):
+                self.demand(needs[op])
+            sequence.append(op)
 
     def drop(self, values: Iterable[int]) -> None:
         """Forget recomputed values; a later use computes them again."""
@@ -73,11 +76,12 @@ class Recorder:
 
 def make_decision(program: Program, schedule: Schedule) -> Decision:
     """Read off a schedule what it keeps and what it spends."""
-    unpaid = (Kind.INPUT, Kind.SYMBOL)
-    kept = frozenset(v for v in kept_values(program, schedule.backward) if program.kind[v] not in unpaid)
-    again = sum(program.duration_ns[v] for v in schedule.backward if not program.is_backward[v])
-    once = {v for v in schedule.backward if not program.is_backward[v] and not program.in_forward[v]}
-    return Decision(kept, schedule, again - sum(program.duration_ns[v] for v in once))
+    tables = program.tables
+    kept = frozenset(v for v in kept_values(program, schedule.backward) if tables.is_paid[v])
+    ops = np.asarray(schedule.backward, dtype=np.int64)
+    ops = ops[~tables.is_backward[ops]]
+    once = np.unique(ops[~tables.in_forward[ops]])
+    return Decision(kept, schedule, int(tables.duration_ns[ops].sum() - tables.duration_ns[once].sum()))
 
 
 def must_keep(program: Program, values: Iterable[int]) -> list[int]:

@@ -138,9 +138,8 @@ class Polisher:
             stop = i - 1 if self._axis.stored[i] else self._axis.end[i]
             changes.append((start, stop, size))
             ends.append((before, max(self._axis.end[before], self._axis.end[i])))
-        for i in removed.difference(group):
-            if self._axis.stored[i]:
-                changes.append((i, self._axis.end[i], -self._axis.size(i)))
+        stored = [i for i in removed.difference(group) if self._axis.stored[i]]
+        changes += [(i, self._axis.end[i], -self._axis.size(i)) for i in stored]
         for u in {self._axis.owner(u) for i in removed for u in self._axis.reads[i]} - removed - {-1}:
             end = self._axis.last_need(u, removed)
             if end < self._axis.end[u] and self._axis.stored[u]:
@@ -171,8 +170,7 @@ class Polisher:
         for i in gone:
             for u in self._axis.reads[i]:
                 self._axis.readers[u].discard(i)
-        for i, before in self._axis.before.items():
-            while before in gone:
-                before = self._axis.before[before]
-            self._axis.before[i] = before
+        for i in self._axis.before:
+            while self._axis.before[i] in gone:
+                self._axis.before[i] = self._axis.before[self._axis.before[i]]
         self.removed.append(step.removed)

@@ -78,6 +78,31 @@ class Program:
         return Tables.of(self)
 
     @cached_property
+    def figures(self) -> tuple[tuple[object, ...], ...]:
+        """Per op, all that is not structure: ops with equal figures and equal neighbours are interchangeable."""
+        of_roots = [self.size_bytes[r] for r in self.root]
+        columns = (
+            self.kind,
+            self.size_bytes,
+            of_roots,
+            self.duration_ns,
+            self.workspace_bytes,
+            self.is_backward,
+            self.in_forward,
+            self.may_recompute,
+            self.may_keep,
+            self.is_heavy,
+        )
+        return tuple(zip(*columns, strict=True))
+
+    @cached_property
+    def needs(self) -> tuple[tuple[int, ...], ...]:
+        """Per op, the inputs that were computed on the forward side: what must be kept or computed again for it."""
+        unpaid = (Kind.INPUT, Kind.SYMBOL)
+        is_needed = [not b and k not in unpaid for b, k in zip(self.is_backward, self.kind, strict=True)]
+        return tuple(tuple(u for u in reads if is_needed[u]) for reads in self.inputs)
+
+    @cached_property
     def parts(self) -> dict[int, tuple[int, ...]]:
         """Per op that returns several tensors, its forward-side parts."""
         parts: dict[int, list[int]] = {}

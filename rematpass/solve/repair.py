@@ -20,6 +20,7 @@ import numpy as np
 
 from .axis import Axis
 from .evict import Eviction, list_evictions
+from .liveness import simulate
 from .order import make_decision
 from .polish import Polisher
 from .program import Decision, Program, Schedule
@@ -39,8 +40,10 @@ SEED = 20261120
 
 @dataclass(frozen=True)
 class Limits:
-    """When to stop: after `rounds`, after `patience` rounds without a better plan, at `stop` on the monotonic clock,
-    or once the extra time is down to `enough_ns`.
+    """When to stop.
+
+    After `rounds`, after `patience` rounds without a better plan, at `stop` on the monotonic clock, or once the extra
+    time is down to `enough_ns`.
     """
 
     rounds: int
@@ -96,7 +99,7 @@ class _Search:
         self._program = program
         self._start = start
         self._budget = budget_bytes - program.static_bytes
-        self._random = random.Random(SEED)  # noqa: S311  reproducible, not secret
+        self._random = random.Random(SEED)
         self._recent: dict[int, int] = {}
         self._present = start
         self.best: Decision | None = None
@@ -142,6 +145,9 @@ class _Search:
         else:
             count = len(polisher.removed)
         plan = polisher.decision(count)
+        while count and simulate(self._program, plan.schedule).peak_bytes > self._budget + self._program.static_bytes:
+            count //= 2  # under fusion the steps are estimates
+            plan = polisher.decision(count)
         is_better = self.best is None or plan.recompute_ns < self.best.recompute_ns
         if is_better:
             self.best = plan

@@ -32,8 +32,8 @@ from .stages import Stages, find_stages
 # Ends of the chain's curve that are simulated to find the smallest peak: rounding to slots may change their order.
 LOW_ENDS = 3
 # Ops of distinct stages and runs of stages that are modelled, per op of the program and at least.
-RUN_SHARE = 1.0
-RUN_OPS = 2500
+RUN_SHARE = 0.5
+RUN_OPS = 1200
 # The chain programme counts in slots and takes stages for themselves: its promise may be off by about this share.
 PROMISE = 0.02
 # Moments around the peak of a plan at which its bound is worked out: each costs about ten minimum cuts.
@@ -74,12 +74,12 @@ class Frontier:
         self._points: dict[tuple[int, ...], FrontierPoint] = {}
         self.is_complete = True
         self._stages = find_stages(program)
-        problem, self._values = whole_problem(program, self._stages.from_inputs)
-        self._hull = _whole_hull(problem)
         self.bound = Bound(program, self._stages.from_inputs)
         self._chain = _solve_chain(program, self._stages, self._effort)
         self._places = self._chain.points()[::-1]
         self._times = [place.extra_ns for place in self._places]
+        problem, self._values = whole_problem(program, self._stages.from_inputs)
+        self._hull = [c for i, c in enumerate(_whole_hull(problem)) if not i or self._is_promising(c)]
         ends = [self._simulate(self._whole(0))]
         count = len(self._places)
         ends += [self._simulate(self._nested(i)) for i in sorted({0, *range(max(0, count - LOW_ENDS), count)})]
@@ -121,9 +121,16 @@ class Frontier:
 
     def _is_worth(self, point: FrontierPoint) -> bool:
         """Whether the chain promises nothing better; where too little is kept, closures need more memory, not less."""
-        place = bisect.bisect_right(self._times, point.extra_ns) - 1
-        promised = self._places[place].peak_bytes + self._program.static_bytes if place >= 0 else math.inf
-        return point.peak_bytes * (1 - PROMISE) <= promised
+        return point.peak_bytes * (1 - PROMISE) <= self._promised(point.extra_ns)
+
+    def _is_promising(self, closure: Closure) -> bool:
+        """Whether what a closure keeps, all live when the backward starts, is less than the chain's peak."""
+        return self.bound.fixed_bytes + closure.kept_bytes < self._promised(closure.extra_ns)
+
+    def _promised(self, extra_ns: int) -> float:
+        """Peak of the chain's plan for that much extra time, as the chain counts it."""
+        place = bisect.bisect_right(self._times, extra_ns) - 1
+        return self._places[place].peak_bytes + self._program.static_bytes if place >= 0 else math.inf
 
     def curve(self, count: int, on_point: Callable[[int], object] | None = None) -> tuple[FrontierPoint, ...]:
         """The plans at `count` budgets spread evenly between the two ends, fastest first, each once.
@@ -146,9 +153,9 @@ class Frontier:
         """Least extra time of any plan at the budget; `point` says which moments are worth a look."""
         if budget_bytes is None or budget_bytes >= self.fastest.peak_bytes or not point.extra_ns:
             return self.bound.extra_ns_at(None)
-        return self.bound.extra_ns_at(budget_bytes, self._moments(point.decision))
+        return self.bound.extra_ns_at(budget_bytes, self.moments(point.decision))
 
-    def _moments(self, decision: Decision) -> list[int]:
+    def moments(self, decision: Decision) -> list[int]:
         """Backward ops nearest to the peak of a plan."""
         program, schedule = self._program, decision.schedule
         timeline = simulate(program, schedule)
@@ -243,4 +250,3 @@ def _whole_hull(problem: ClosureProblem) -> tuple[Closure, ...]:
     for upper, lower in itertools.pairwise(hull):
         filled += [upper, *fill_between(problem, upper, lower)]
     return (*filled, hull[-1])
-

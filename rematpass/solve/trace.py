@@ -38,9 +38,7 @@ class Trace:
     def last_of(self, values: Iterable[int] | IntArray) -> IntArray:
         """The last instance of each of `values`, -1 for one that has none."""
         wanted = values if isinstance(values, np.ndarray) else np.fromiter(values, dtype=np.int64)
-        found, instances = _instances_before(
-            self.keys, wanted, np.full(len(wanted), len(self.ops)), len(self.ops)
-        )
+        found, instances = _instances_before(self.keys, wanted, np.full(len(wanted), len(self.ops)), len(self.ops))
         result = np.full(len(wanted), -1)
         result[found] = instances
         return result

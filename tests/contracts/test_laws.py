@@ -15,11 +15,11 @@ PACKAGE = "rematpass"
 MAX_FUNCTION, MAX_FILE, MAX_NESTING = 60, 400, 3
 
 # Which rooms a room may import, besides itself. What is not here is not allowed: a new room needs a row.
-FREE = {"errors", "plan", "options"}
+FREE = {"errors", "plan_types", "options"}
 BELOW_PIPELINE = {*FREE, "torch_compat", "cost", "solve", "graph", "emit", "check", "report"}
 MAY_IMPORT = {
-    "errors": {"plan"},
-    "plan": {"errors"},
+    "errors": {"plan_types"},
+    "plan_types": {"errors"},
     "options": {"errors"},
     "torch_compat": FREE,
     "solve": {"errors"},
@@ -40,7 +40,7 @@ MAY_IMPORT = {
     "__main__": {"cli"},
 }
 # Upward, and so only inside the function that prints.
-MAY_IMPORT_TO_PRINT = {"errors": {"report"}, "plan": {"report"}}
+MAY_IMPORT_TO_PRINT = {"errors": {"report"}, "plan_types": {"report"}}
 # The type that the solver takes: graph/ fills it in. Nothing else of solve/ is open to it.
 SOLVER_INPUT = f"{PACKAGE}.solve.program."
 
@@ -267,7 +267,7 @@ def deep(depth: int, block: str = "if x:") -> str:
     ("law", "name", "text"),
     [
         (imports_upward, "solve.flow", "from ..graph import facts"),
-        (imports_upward, "solve.flow", "from ..plan import Plan"),
+        (imports_upward, "solve.flow", "from ..plan_types import Plan"),
         (imports_upward, "cost.prices", "from rematpass.graph.facts import Facts"),
         (imports_upward, "graph.facts", "from ..solve import flow"),
         (imports_upward, "graph.facts", "from rematpass.solve.flow import solve"),
@@ -277,7 +277,7 @@ def deep(depth: int, block: str = "if x:") -> str:
         (imports_upward, "pipeline", "from .backend import x"),
         (imports_upward, "errors", "from .report.sizes import x"),
         (imports_upward, "cupboard.x", ""),
-        (imports_torch_where_it_must_not, "plan", "def f():\n    import torch.fx"),
+        (imports_torch_where_it_must_not, "plan_types", "def f():\n    import torch.fx"),
         (imports_torch_where_it_must_not, "solve.flow", "from torch import Tensor"),
         (uses_private_torch, "graph.facts", "import torch\ntorch._C.x()"),
         (uses_private_torch, "graph.facts", "import torch as t\nt.fx._x"),
@@ -331,7 +331,7 @@ def test_law_lets_pass(law, name, text):
 def test_no_room_is_in_a_circle():
     """The table itself goes downward: whoever may be imported does not reach back, printing aside."""
     below = {room: set(allowed) - {room} for room, allowed in MAY_IMPORT.items()}
-    below["errors"] = below["errors"] - {"plan"}  # for type checking only
+    below["errors"] = below["errors"] - {"plan_types"}  # for type checking only
     done: set[str] = set()
     while ready := {room for room, allowed in below.items() if room not in done and allowed <= done}:
         done |= ready
@@ -340,7 +340,7 @@ def test_no_room_is_in_a_circle():
 
 def test_errors_imports_the_plan_for_type_checking_only():
     (module,) = (module for module in load_modules() if module.name == "errors")
-    assert not [node for node in module.tree.body if isinstance(node, ast.ImportFrom) and node.module == "plan"]
+    assert not [node for node in module.tree.body if isinstance(node, ast.ImportFrom) and node.module == "plan_types"]
 
 
 def test_lint_really_selects_complexity():

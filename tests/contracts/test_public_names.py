@@ -7,15 +7,22 @@ from rematpass.options import OPTION_NAMES
 def test_public_names():
     assert set(rematpass.__all__) == {
         "BudgetTooSmall",
+        "Curve",
+        "CurvePoint",
         "OptionError",
         "Plan",
+        "Problem",
+        "ProblemError",
         "RematError",
+        "Solution",
         "__version__",
+        "frontier",
         "inductor_options",
         "measure_peak",
         "partition_fn",
         "plan",
         "plans",
+        "solve",
     }
 
 

@@ -12,7 +12,7 @@ import torch
 from torch import Tensor, nn
 
 from rematpass.pipeline import plan_and_split
-from rematpass.plan import Plan
+from rematpass.plan_types import Plan
 from tests.tracing import dynamo_joint_of, toy_settings
 
 FOLDER = Path(__file__).parent

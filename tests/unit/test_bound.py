@@ -117,10 +117,13 @@ def test_gradients_made_and_not_read_yet_count_at_a_moment():
 
 @pytest.mark.parametrize("is_residual", [False, True])
 def test_the_bound_is_near_on_layers(is_residual):
-    """Between 20 and 80 % of the span of 24 equal layers, the plan is within 2 % of the bound."""
+    """Between 20 and 80 % of the span of 24 equal layers, the plan is within 2 % and one value of the bound.
+
+    The bound may recompute a part of a value, a plan all of it (at most 30 ns here).
+    """
     frontier = Frontier(layered([Layer()] * 24, is_residual=is_residual))
     top, bottom = frontier.fastest.peak_bytes, frontier.smallest.peak_bytes
     for percent in range(20, 81, 5):
         budget = bottom + (top - bottom) * percent // 100
         point = frontier.choose(budget)
-        assert point.extra_ns <= frontier.bound_ns(budget, point) * 1.02
+        assert point.extra_ns <= frontier.bound_ns(budget, point) * 1.02 + 30

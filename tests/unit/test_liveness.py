@@ -67,7 +67,10 @@ def test_alive_at_the_peak_adds_up(case):
     assert timeline.peak_bytes == max(live) == live[timeline.peak_position]
     ops = [v for v in (*schedule.forward, *schedule.backward) if program.kind[v] not in (Kind.INPUT, Kind.SYMBOL)]
     scratch = program.workspace_bytes[ops[timeline.peak_position]]
-    assert sum(size for _, size in list_alive(program, schedule, timeline.peak_position)) + scratch + program.static_bytes == timeline.peak_bytes
+    assert (
+        sum(size for _, size in list_alive(program, schedule, timeline.peak_position)) + scratch + program.static_bytes
+        == timeline.peak_bytes
+    )
 
 
 @QUICK

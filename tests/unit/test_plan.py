@@ -7,7 +7,7 @@ from dataclasses import replace
 import pytest
 
 from rematpass.errors import BudgetTooSmall, PlanFileError, RematError
-from rematpass.plan import AliveRecord, Decision, Neighbour, Plan, TimelinePoint, ValueRecord
+from rematpass.plan_types import AliveRecord, Decision, Neighbour, Plan, TimelinePoint, ValueRecord
 
 
 def make_value(name="mm", decision=Decision.KEEP, size_bytes=1024):
@@ -24,6 +24,7 @@ def make_plan(**changes):
         peak_bytes=4000,
         fastest_peak_bytes=8000,
         smallest_peak_bytes=3000,
+        bound_peak_bytes=1,
         static_bytes=1000,
         gradient_bytes=500,
         recompute_seconds=0.3,
@@ -66,7 +67,7 @@ class TestJson:
         with pytest.raises(PlanFileError, match="not a plan"):
             Plan.from_json(text)
 
-    @pytest.mark.parametrize("schema", [0, 2, "1", None])
+    @pytest.mark.parametrize("schema", [0, 1, "2", None])
     def test_refuses_another_schema(self, schema):
         text = json.dumps({**json.loads(make_plan().to_json()), "schema": schema})
         with pytest.raises(PlanFileError, match="schema"):

@@ -4,7 +4,7 @@ from dataclasses import replace
 
 import pytest
 
-from rematpass.plan import AliveRecord, Decision, Neighbour, Plan, TimelinePoint, ValueRecord
+from rematpass.plan_types import AliveRecord, Decision, Neighbour, Plan, TimelinePoint, ValueRecord
 from rematpass.report.table import RECOMPUTED_ROWS, align_columns, fold_values, format_line, format_plan, format_ranges
 
 MIB = 2**20
@@ -35,6 +35,7 @@ def make_plan(*values: ValueRecord, **changes: object) -> Plan:
         peak_bytes=19 * MIB,
         fastest_peak_bytes=31 * MIB,
         smallest_peak_bytes=12 * MIB,
+        bound_peak_bytes=11 * MIB,
         static_bytes=8 * MIB,
         gradient_bytes=4 * MIB,
         recompute_seconds=0.031,
@@ -51,7 +52,7 @@ def make_plan(*values: ValueRecord, **changes: object) -> Plan:
 
 GOLDEN = """\
 rematpass: graph 0 on cpu, torch 2.13.0
-peak 31.0 MiB -> 19.0 MiB (budget 20.0 MiB); the smallest found is 12.0 MiB
+peak 31.0 MiB -> 19.0 MiB (budget 20.0 MiB); the smallest found is 12.0 MiB, no plan needs less than 11.0 MiB
 in every peak: 8.0 MiB of parameters, buffers and batch; at the end also 4.0 MiB of gradients
 recompute +3.1 % of step (bound: +3.0 %), gap 3.3 %
 

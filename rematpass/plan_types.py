@@ -10,6 +10,7 @@ import json
 import math
 from dataclasses import asdict, dataclass, field
 from enum import StrEnum
+from pathlib import Path
 from typing import Any
 
 PLAN_SCHEMA = 2
@@ -70,6 +71,13 @@ class Neighbour:
     recompute_seconds: float
 
 
+def relative_gap(found: float, bound: float) -> float:
+    """(found - bound) / bound; infinite when only the bound is zero."""
+    if found <= bound:
+        return 0.0
+    return (found - bound) / bound if bound else math.inf
+
+
 @dataclass(frozen=True)
 class Plan:
     """One graph's plan. Sizes in bytes, times in seconds as priced by the cost model.
@@ -127,10 +135,7 @@ class Plan:
     @property
     def gap(self) -> float:
         """(extra time - bound) / bound: at most this far from the best possible. Infinite when the bound is zero."""
-        excess = self.recompute_seconds - self.bound_seconds
-        if excess <= 0:
-            return 0.0
-        return excess / self.bound_seconds if self.bound_seconds else math.inf
+        return relative_gap(self.recompute_seconds, self.bound_seconds)
 
     @property
     def kept_bytes(self) -> int:
@@ -170,6 +175,68 @@ class Plan:
             return cls(**_thaw(record))
         except (KeyError, TypeError, ValueError) as error:
             raise PlanFileError(f"plan is damaged: {error}. Try: plan again") from error
+
+
+@dataclass(frozen=True, slots=True)
+class CurvePoint:
+    """One plan of a curve.
+
+    Attributes:
+        peak_bytes: its peak, which is also the smallest budget that gives this plan.
+        recompute_seconds: its extra time.
+        recompute_fraction: that as a share of the step.
+        bound_seconds: no plan within `peak_bytes` has less extra time.
+        gap: (extra time - bound) / bound; infinite when only the bound is zero.
+    """
+
+    peak_bytes: int
+    recompute_seconds: float
+    recompute_fraction: float
+    bound_seconds: float
+    gap: float
+
+
+@dataclass(frozen=True)
+class Curve:
+    """Extra time over peak for one graph, fastest plan first: peaks fall, extra time rises.
+
+    Attributes:
+        device: whose prices were used.
+        torch_version: that traced the graph.
+        static_bytes: parameters, buffers and batch, part of every peak.
+        step_seconds: forward and backward without recomputation.
+        bound_peak_bytes: no plan has a lower peak.
+        points: the plans.
+    """
+
+    device: str
+    torch_version: str
+    static_bytes: int
+    step_seconds: float
+    bound_peak_bytes: int
+    points: tuple[CurvePoint, ...]
+
+    def __str__(self) -> str:
+        from .report.table import format_curve
+
+        return format_curve(self)
+
+    def to_json(self) -> str:
+        """The curve as JSON; an infinite gap is null."""
+        record = asdict(self)
+        for point in record["points"]:
+            point["gap"] = point["gap"] if math.isfinite(point["gap"]) else None
+        return json.dumps(record, sort_keys=True, separators=(",", ":"))
+
+    def plot(self, path: str | Path) -> Path:
+        """Draw extra time and its bound against peak into an image file; needs matplotlib.
+
+        Raises:
+            RematError: matplotlib is missing, the format is unknown, or the file cannot be written.
+        """
+        from .report.plot import plot_curve
+
+        return plot_curve(self, path)
 
 
 def _thaw(record: dict[str, Any]) -> dict[str, Any]:
