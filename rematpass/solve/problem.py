@@ -23,7 +23,7 @@ from .stages import made_from_inputs
 RUN_OPS = 1500
 # Rounds of the local search, and how many without a better plan end it. On resnet50 250 rounds take 0.9 s and leave 6 %
 # to what 1000 rounds find at 30 % of the memory; `layered_n100` is optimal after 160 (2026-11).
-ROUNDS = 400
+ROUNDS = 350
 PATIENCE = 150
 # Steps by which the smallest peak is looked for, and rounds for each.
 SQUEEZES = 6

@@ -1,7 +1,7 @@
 """The chain programme against an exhaustive search written from its docstring, and against real schedules."""
 
 from dataclasses import dataclass
-from itertools import pairwise
+from itertools import pairwise, product
 from math import comb
 
 import pytest
@@ -102,8 +102,8 @@ def exhaustive(models, blocks, runs=()):
                 found |= {(costs.hold(i, r.stop, j, o, m), spent + t) for m, t in run(r.stop, j, is_again)}
         for k in range(i + 1, j):
             spent = is_again * sum(m.advance_ns for m in models[i:k])
-            earlier = run(i, k, True)
-            found |= {(costs.split(i, k, j, m, m2), spent + t + t2) for m, t in run(k, j, is_again) for m2, t2 in earlier}
+            both = product(run(k, j, is_again), run(i, k, True))
+            found |= {(costs.split(i, k, j, m, m2), spent + t + t2) for (m, t), (m2, t2) in both}
         return pareto(found)
 
     return sorted(run(0, n, False))
