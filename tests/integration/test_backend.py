@@ -104,8 +104,9 @@ PLAN = """
 import torch, rematpass
 from rematpass.options import parse_options
 model = torch.nn.Sequential(*(torch.nn.Sequential(torch.nn.Linear(8, 8), torch.nn.Sigmoid()) for _ in range(3)))
-plan = rematpass.plan(model, (torch.ones(64, 8),), memory_budget="none")
-plan = rematpass.plan(model, (torch.ones(64, 8),), memory_budget=plan.smallest_peak_bytes, save=["*.sigmoid", "addmm"])
+wishes = {"save": ["*.sigmoid", "addmm"]}
+plan = rematpass.plan(model, (torch.ones(64, 8),), memory_budget="none", **wishes)
+plan = rematpass.plan(model, (torch.ones(64, 8),), memory_budget=plan.smallest_peak_bytes, **wishes)
 print(plan.to_json())
 """
 
