@@ -36,11 +36,11 @@ from rematpass.demo.machine import cpu_name
 from rematpass.errors import OptionError
 from rematpass.report.doctor import find_version
 from rematpass.solve.program import Decision, Program
-from rematpass.solve.search import Frontier, sweep_frontier
+from rematpass.solve.search import Frontier
 
 RESULT = Path(__file__).parent / "results" / "plan_quality.json"
 MIB, MS, GIGA = 2**20, 1e6, 1e9
-BOUND_POINTS = 50  # where the bound is sampled for the plots
+CURVE_POINTS = 32  # where the bound is sampled for the plots
 TITLES = ("strategy", "peak MiB", "extra ms", "GFLOP", "ours ms", "GFLOP", "bound ms", "ratio", "")
 WIDTHS = (38, 9, 9, 9, 9, 9, 9, 6, 5)
 
@@ -93,26 +93,24 @@ class Row:
 
 
 def find_frontier(program: Program) -> Frontier:
-    """All our plans for a program."""
-    return sweep_frontier(program)
+    """The curve of our plans for a program."""
+    return Frontier(program)
 
 
 def ours_at(frontier: Frontier, peak_bytes: int) -> Ours:
     """Our cheapest plan whose peak is at most `peak_bytes`, and the bound there."""
-    bound_ns = frontier.bound.extra_ns_at(peak_bytes)
-    place = frontier.choose(peak_bytes)
-    if place is None:
-        return Ours(None, None, None, bound_ns)
-    point = frontier.points[place]
+    point = frontier.choose(peak_bytes)
+    if point is None:
+        return Ours(None, None, None, frontier.bound.extra_ns_at(peak_bytes))
+    bound_ns = frontier.bound_ns(peak_bytes, point)
     return Ours(point.peak_bytes, point.extra_ns, point.decision, bound_ns)
 
 
 def curves_of(frontier: Frontier) -> tuple[list[list[float]], list[list[float]]]:
-    """(peak bytes, extra ns) of all our plans, and of the bound over the same range."""
-    plans = [[float(p.peak_bytes), float(p.extra_ns)] for p in frontier.points]
-    low, high = plans[-1][0], plans[0][0]
-    peaks = [round(low + (high - low) * i / (BOUND_POINTS - 1)) for i in range(BOUND_POINTS)]
-    return plans, [[float(peak), ours_at(frontier, peak).bound_ns] for peak in peaks]
+    """(peak bytes, extra ns) of our plans at budgets spread over the curve, and the bound at each."""
+    points = frontier.curve(CURVE_POINTS)
+    plans = [[float(p.peak_bytes), float(p.extra_ns)] for p in points]
+    return plans, [[float(p.peak_bytes), frontier.bound_ns(p.peak_bytes, p)] for p in points]
 
 
 def compare(captured: Captured, frontier: Frontier, baseline: Baseline) -> Row:

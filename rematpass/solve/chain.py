@@ -87,7 +87,11 @@ class Chain:
     """Tables by need. `first(i)`: stages i.. in the first forward. `again(i, j)`: stages i..j run once more."""
 
     def __init__(
-        self, models: Sequence[StageModel], added_bytes: Callable[[int, int], int], runs: Sequence[StageRun] = ()
+        self,
+        models: Sequence[StageModel],
+        added_bytes: Callable[[int, int], int],
+        runs: Sequence[StageRun] = (),
+        passing_bytes: Callable[[int, int], int] | None = None,
     ) -> None:
         """Fill the tables.
 
@@ -95,6 +99,7 @@ class Chain:
             models: one per stage.
             added_bytes: added_bytes(i, k) = bytes of the boundary of stage k that are not in the boundary of stage i.
             runs: longer runs of stages with options of their own.
+            passing_bytes: passing_bytes(i, k) = bytes of gradients that cross stages i..k-1 untouched; none when None.
         """
         self._models = models
         self._count = n = len(models)
@@ -103,6 +108,8 @@ class Chain:
         ]
         for run in runs:
             self._runs[run.start].append(run)
+        spans = [(r.start, r.stop) for found in self._runs for r in found]
+        self._passing = {span: passing_bytes(*span) if passing_bytes else 0 for span in spans}
         added = [[added_bytes(i, k) if i < k < n else 0 for k in range(n + 1)] for i in range(n)]
         gradients = np.cumsum([0, *(m.gradient_bytes for m in models)], dtype=np.int64)
         self._slot_bytes = self._choose_slot(added, gradients)
@@ -146,7 +153,8 @@ class Chain:
             for o in (*r.options, r.alone)
         ]
         peaks += [m.advance_peak_bytes for m in self._models]
-        return held + max(peaks, default=0) + int(gradients[-1]) if n else 0
+        passing = max(self._passing.values(), default=0)
+        return held + max(peaks, default=0) + passing + int(gradients[-1]) if n else 0
 
     def _choose_slot(self, added: list[list[int]], gradients: IntArray) -> int:
         """A common divisor where there is one, else the slot near top / SLOTS that rounds what is held the least.
@@ -181,7 +189,7 @@ class Chain:
         for length in range(1, n + 1):
             for i in range(n - length + 1):
                 j = i + length - 1
-                inside = tuple((j - r.start, r.kind) for r in ends[j] if r.start >= i)
+                inside = tuple((j - r.start, r.kind, self._passing[r.start, r.stop]) for r in ends[j] if r.start >= i)
                 key = (int(name[i, j - 1]) if length > 1 else -1, int(self._added[i, j]), inside)
                 name[i, j] = seen.setdefault(key, len(seen))
                 if int(name[i, j]) not in rows:
@@ -197,11 +205,12 @@ class Chain:
         for r, run in enumerate(self._runs[i]):
             if run.stop > j + 1:
                 continue
+            passing = self._passing[run.start, run.stop]
             if run.stop == j + 1 and not is_first:
-                columns.append((run.alone.extra_ns, self._slot(run.alone.backward_peak_bytes), 0, 0, 0, 0))
+                columns.append((run.alone.extra_ns, self._slot(run.alone.backward_peak_bytes + passing), 0, 0, 0, 0))
                 names.append((r, -1))
                 continue
-            own = int(self._gradients[j + 1] - self._gradients[run.stop])
+            own = self._slot(passing) + int(self._gradients[j + 1] - self._gradients[run.stop])
             rest = int(self._first[run.stop] if is_first else self._again[run.stop, j])
             for o, option in enumerate(run.options):
                 spent = option.extra_ns + (0 if is_first else option.again_ns)

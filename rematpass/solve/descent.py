@@ -69,19 +69,19 @@ class PlanList:
 def descend(
     tree: Tree | None,
     box: Box,
-    budget_bytes: int,
+    is_small: Callable[[FrontierPoint], bool],
     evaluate: Evaluate,
     is_worth: Callable[[FrontierPoint], bool] | None = None,
 ) -> Box:
-    """Walk down to the neighbours around the budget.
+    """Walk down to the two neighbours between which `is_small` turns true.
 
     A plan outside its box is no neighbour of anything: the walk goes on with the faster plans, as on a curve whose
     peaks fall at first and rise again where too little is kept.
 
     Args:
         tree: plans inside `box`.
-        box: its `fast` is over the budget, its `small` fits.
-        budget_bytes: the budget.
+        box: its `fast` is not small, its `small` is.
+        is_small: whether a plan fits (or takes a certain time): false for faster plans, true for slower ones.
         evaluate: simulates a plan; None when there is no time left, which ends the walk.
         is_worth: plans that it refuses count as outside.
     """
@@ -92,7 +92,7 @@ def descend(
             return box
         if not box.holds(point) or (is_worth is not None and not is_worth(point)):
             tree = faster
-        elif point.peak_bytes <= budget_bytes:
+        elif is_small(point):
             box, tree = Box(box.fast, point), faster
         else:
             box, tree = Box(point, box.small), slower

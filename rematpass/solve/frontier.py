@@ -12,9 +12,9 @@ from dataclasses import dataclass
 import numpy as np
 
 from .closure import Closure, ClosureProblem, fill_between, sweep_closures
-from .liveness import local_peak
+from .liveness import find_lives, local_peak
 from .order import Recorder, must_keep
-from .program import Kind, Program
+from .program import Decision, Kind, Program
 from .stages import Stages
 
 # Options per stage after pruning. At 8, plans of an 8-block transformer with written-out attention take 3 to 9 % more
@@ -72,6 +72,30 @@ class StageRun:
     kind: int
     options: tuple[StageOption, ...]
     alone: StageOption
+
+
+class Passing:
+    """Gradients that cross a stage on their way from a later one to an earlier one, neither made nor read in it.
+
+    Sums over many stages, mostly: the gradient of a weight that a recurrent loop uses in every step. What the backward
+    returns is left out; the chain programme counts it from where it is made.
+    """
+
+    def __init__(self, program: Program, stages: Stages, decision: Decision) -> None:
+        """Read the lives of gradients off a plan: under fusion a gradient lives until its reader's reader has run."""
+        trace, lives = find_lives(program, decision.schedule)[1]
+        stage = np.array(stages.backward_stage_of, dtype=np.int64)[trace.ops]
+        stage = np.maximum.accumulate(stage[::-1])[::-1]  # ops of the forward side run for the backward op after them
+        ends = np.minimum(np.maximum(lives.end, 0), len(stage) - 1)
+        returned = np.isin(program.tables.root[trace.ops], [program.root[v] for v in program.backward_outputs])
+        owner = trace.root == np.arange(len(trace.ops))
+        far = program.tables.is_backward[trace.ops] & lives.is_stored & owner & ~returned & (stage - stage[ends] > 1)
+        far[: trace.given] = False
+        self._made, self._last, self._size = stage[far], stage[ends][far], lives.size[far]
+
+    def over(self, start: int, stop: int) -> int:
+        """Bytes that cross stages start..stop-1."""
+        return int(self._size[(self._made >= stop) & (self._last < start)].sum())
 
 
 class Modeller:

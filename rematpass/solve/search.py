@@ -17,11 +17,13 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass
 
+import numpy as np
+
 from .bound import Bound, values_of, whole_problem
 from .chain import Chain
 from .closure import Closure, ClosureProblem, fill_between, sweep_closures
 from .descent import Box, FrontierPoint, PlanList, descend
-from .frontier import Modeller, StageRun
+from .frontier import Modeller, Passing, StageRun
 from .liveness import simulate
 from .order import order_backward
 from .polish import Polisher
@@ -31,15 +33,19 @@ from .stages import Stages, find_stages
 
 # Ends of the chain's curve that are simulated to find the smallest peak: rounding to slots may change their order.
 LOW_ENDS = 3
-# Ops of distinct stages and runs of stages that are modelled, per op of the program and at least.
-RUN_SHARE = 0.5
+# Ops of distinct stages and runs of stages that are modelled at first.
 RUN_OPS = 1200
+# The smallest peak is looked for again, with more runs of stages and more plans simulated, when it is this many times
+# its lower bound (inputs left out) or this share above what the chain promised. On transformers of equal blocks the
+# first look ends at 1.1 to 1.5 times; on a mixture of experts it ends at 2.6 and the second at 1.2 (2026-11).
+FAR_FROM_BOUND = 1.6
+FAR_FROM_PROMISE = 1.08
+MORE_RUN_OPS = 12_000
+LOW_SAMPLES = 16
 # The chain programme counts in slots and takes stages for themselves: its promise may be off by about this share.
 PROMISE = 0.02
 # Moments around the peak of a plan at which its bound is worked out: each costs about ten minimum cuts.
 BOUND_MOMENTS = 2
-# The chain's plans, and the closures of the whole graph.
-TREES = 2
 # Steps of polishing that are tried between two neighbours.
 MAX_STEPS = 64
 
@@ -75,16 +81,40 @@ class Frontier:
         self.is_complete = True
         self._stages = find_stages(program)
         self.bound = Bound(program, self._stages.from_inputs)
-        self._chain = _solve_chain(program, self._stages, self._effort)
-        self._places = self._chain.points()[::-1]
-        self._times = [place.extra_ns for place in self._places]
         problem, self._values = whole_problem(program, self._stages.from_inputs)
-        self._hull = [c for i, c in enumerate(_whole_hull(problem)) if not i or self._is_promising(c)]
-        ends = [self._simulate(self._whole(0))]
-        count = len(self._places)
-        ends += [self._simulate(self._nested(i)) for i in sorted({0, *range(max(0, count - LOW_ENDS), count)})]
-        self.fastest = min(ends, key=lambda p: (p.extra_ns, p.peak_bytes))
-        self.smallest = min(ends, key=lambda p: (p.peak_bytes, p.extra_ns))
+        self._hull = _whole_hull(problem)
+        self.fastest = self.smallest = self._simulate(self._whole(0))
+        self._nests: list[_Nest] = []
+        self._add_nest(self._effort.run_ops, LOW_ENDS)
+        if self._effort.run_ops < MORE_RUN_OPS and self._is_smallest_far():
+            self._add_nest(MORE_RUN_OPS, LOW_SAMPLES)
+            places = np.linspace(0, len(self._hull) - 1, LOW_SAMPLES).astype(int)
+            self._note_ends([self._whole(place) for place in np.unique(places).tolist()])
+        self._hull = [c for i, c in enumerate(self._hull) if not i or self._is_promising(c)]
+
+    def _add_nest(self, run_ops: int, samples: int) -> None:
+        """Plans of the chain programme; the last ones, and some of the lower half, may have the smallest peak."""
+        nest = _Nest(self._program, self._stages, _solve_chain(self._program, self._stages, run_ops, self._whole(0)))
+        self._nests.append(nest)
+        count = len(nest)
+        lower = np.linspace(count // 2, count - 1, samples).astype(int).tolist() if samples > LOW_ENDS else []
+        places = sorted({0, *lower, *range(max(0, count - LOW_ENDS), count)})
+        self._note_ends([nest.plan(place) for place in places])
+        peaks = [
+            self._simulate(nest.plan(place)).peak_bytes - nest.promised_bytes(place) for place in places[-LOW_ENDS:]
+        ]
+        nest.underestimate_bytes = max(0, *peaks)
+
+    def _note_ends(self, decisions: list[Decision]) -> None:
+        points = [self.fastest, self.smallest, *(self._simulate(decision) for decision in decisions)]
+        self.fastest = min(points, key=lambda p: (p.extra_ns, p.peak_bytes))
+        self.smallest = min(points, key=lambda p: (p.peak_bytes, p.extra_ns))
+
+    def _is_smallest_far(self) -> bool:
+        """Whether a smaller peak is likely to be found."""
+        static, nest = self._program.static_bytes, self._nests[0]
+        is_far = self.smallest.peak_bytes - static > FAR_FROM_BOUND * (self.bound.peak_bytes - static)
+        return is_far or self.smallest.peak_bytes > FAR_FROM_PROMISE * nest.promised_bytes(len(nest) - 1)
 
     @property
     def simulated(self) -> int:
@@ -102,22 +132,24 @@ class Frontier:
 
     def _neighbours(self, budget_bytes: int) -> tuple[FrontierPoint, FrontierPoint]:
         """The cheapest plan of all trees that fits, and the next faster one, which does not."""
-        boxes = [self._walk(tree, budget_bytes) for tree in range(TREES)]
+        trees = len(self._nests) + 1
+        boxes = [self._walk(tree, lambda p: p.peak_bytes <= budget_bytes) for tree in range(trees)]
         small = min((box.small for box in boxes), key=lambda p: (p.extra_ns, p.peak_bytes))
         faster = []
         for tree, box in enumerate(boxes):
-            while box.fast.extra_ns >= small.extra_ns:
-                box = self._walk(tree, box.fast.peak_bytes)  # noqa: PLW2901  climb past what `small` beats
-            faster.append(box.fast)
+            if box.fast.extra_ns >= small.extra_ns:  # climb past what `small` beats
+                faster.append(self._walk(tree, lambda p: p.extra_ns >= small.extra_ns).fast)
+            else:
+                faster.append(box.fast)
         return small, min(faster, key=lambda p: (p.peak_bytes, p.extra_ns))
 
-    def _walk(self, tree: int, budget_bytes: int) -> Box:
+    def _walk(self, tree: int, is_small: Callable[[FrontierPoint], bool]) -> Box:
+        """Neighbours among the plans of one tree: a chain programme's, or, last, closures of the whole graph."""
         box = Box(self.fastest, self.smallest)
-        if budget_bytes >= box.fast.peak_bytes:
-            return Box(box.fast, box.fast)
-        if tree == 0:
-            return descend(PlanList(self._nested, 0, len(self._places)), box, budget_bytes, self._evaluate)
-        return descend(PlanList(self._whole, 0, len(self._hull)), box, budget_bytes, self._evaluate, self._is_worth)
+        if tree < len(self._nests):
+            nest = self._nests[tree]
+            return descend(PlanList(nest.plan, 0, len(nest)), box, is_small, self._evaluate)
+        return descend(PlanList(self._whole, 0, len(self._hull)), box, is_small, self._evaluate, self._is_worth)
 
     def _is_worth(self, point: FrontierPoint) -> bool:
         """Whether the chain promises nothing better; where too little is kept, closures need more memory, not less."""
@@ -128,9 +160,7 @@ class Frontier:
         return self.bound.fixed_bytes + closure.kept_bytes < self._promised(closure.extra_ns)
 
     def _promised(self, extra_ns: int) -> float:
-        """Peak of the chain's plan for that much extra time, as the chain counts it."""
-        place = bisect.bisect_right(self._times, extra_ns) - 1
-        return self._places[place].peak_bytes + self._program.static_bytes if place >= 0 else math.inf
+        return min(nest.promised_for(extra_ns) for nest in self._nests)
 
     def curve(self, count: int, on_point: Callable[[int], object] | None = None) -> tuple[FrontierPoint, ...]:
         """The plans at `count` budgets spread evenly between the two ends, fastest first, each once.
@@ -196,15 +226,11 @@ class Frontier:
                 box = Box(box.fast, point)
                 break
             free //= 2
-        return descend(
-            PlanList(lambda i: polisher.decision(steps - i), 0, steps - free), box, budget_bytes, self._evaluate
-        ).small
+        tree = PlanList(lambda i: polisher.decision(steps - i), 0, steps - free)
+        return descend(tree, box, lambda p: p.peak_bytes <= budget_bytes, self._evaluate).small
 
     def _whole(self, place: int) -> Decision:
         return order_backward(self._program, values_of(self._values, self._hull[place].kept))
-
-    def _nested(self, place: int) -> Decision:
-        return run_recipe(self._program, self._stages, self._chain.recipe(self._places[place]))
 
     def _evaluate(self, decision: Decision) -> FrontierPoint | None:
         """A simulated plan; None when time is over."""
@@ -221,16 +247,43 @@ class Frontier:
         return self._points[key]
 
 
-def _solve_chain(program: Program, stages: Stages, effort: Effort) -> Chain:
-    """The chain of all stages, with runs of 2, 4, 8, ... stages as far as the effort allows."""
+class _Nest:
+    """The plans of a chain programme, fastest first."""
+
+    def __init__(self, program: Program, stages: Stages, chain: Chain) -> None:
+        self._program = program
+        self._stages = stages
+        self._chain = chain
+        self._places = chain.points()[::-1]
+        self._times = [place.extra_ns for place in self._places]
+        self.underestimate_bytes = 0
+
+    def __len__(self) -> int:
+        return len(self._places)
+
+    def plan(self, place: int) -> Decision:
+        """The schedule of a place."""
+        return run_recipe(self._program, self._stages, self._chain.recipe(self._places[place]))
+
+    def promised_bytes(self, place: int) -> int:
+        """Its peak as the chain counts it."""
+        return self._places[place].peak_bytes + self._program.static_bytes
+
+    def promised_for(self, extra_ns: int) -> float:
+        """The peak promised for that much extra time, corrected by what the lowest plans really took."""
+        place = bisect.bisect_right(self._times, extra_ns) - 1
+        return self.promised_bytes(place) + self.underestimate_bytes if place >= 0 else math.inf
+
+
+def _solve_chain(program: Program, stages: Stages, run_ops: int, fastest: Decision) -> Chain:
+    """The chain of all stages, with runs of 2, 4, 8, ... stages as far as `run_ops` allows."""
     modeller, count = Modeller(program, stages), len(stages)
     models = [modeller.model(s, s + 1) for s in range(count)]
     runs: list[StageRun] = []
-    most = max(effort.run_ops, RUN_SHARE * len(program))
     length = 2
-    while length <= count and modeller.computed_ops <= most:
+    while length <= count and modeller.computed_ops <= run_ops:
         for start in range(0, count - length + 1, length // 2):
-            if modeller.computed_ops > most:
+            if modeller.computed_ops > run_ops:
                 break
             m = modeller.model(start, start + length)
             runs.append(StageRun(start, start + length, m.kind, m.options, m.alone))
@@ -240,13 +293,13 @@ def _solve_chain(program: Program, stages: Stages, effort: Effort) -> Chain:
     def added_bytes(i: int, k: int) -> int:
         return sum(program.size_bytes[v] for v in boundary[k] - boundary[i])
 
-    return Chain(models, added_bytes, runs)
+    return Chain(models, added_bytes, runs, Passing(program, stages, fastest).over)
 
 
-def _whole_hull(problem: ClosureProblem) -> tuple[Closure, ...]:
+def _whole_hull(problem: ClosureProblem) -> list[Closure]:
     """Closures over the whole forward, no boundary forced."""
     hull = sweep_closures(problem)
     filled: list[Closure] = []
     for upper, lower in itertools.pairwise(hull):
         filled += [upper, *fill_between(problem, upper, lower)]
-    return (*filled, hull[-1])
+    return [*filled, hull[-1]]

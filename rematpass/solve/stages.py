@@ -45,6 +45,7 @@ class Stages:
         backward: per stage, its backward ops in order; the backward runs stages from last to first.
         boundary: per stage, the values it reads from earlier stages (no graph inputs).
         stage_of: per op, its stage; -1 for inputs.
+        backward_stage_of: per backward op, the stage whose backward it runs in; -1 for others.
         from_inputs: per op, made anywhere from graph inputs at no cost: never kept, never part of a boundary.
     """
 
@@ -52,6 +53,7 @@ class Stages:
     backward: tuple[tuple[int, ...], ...]
     boundary: tuple[tuple[int, ...], ...]
     stage_of: tuple[int, ...]
+    backward_stage_of: tuple[int, ...]
     from_inputs: tuple[bool, ...]
 
     def __len__(self) -> int:
@@ -153,7 +155,8 @@ def _assemble(program: Program, order: list[int], cuts: list[int]) -> Stages:
     of_backward = _backward_stages(program, stage_of, count)
     backward = _group(of_backward, count, list(program.is_backward))
     boundary = _boundaries(program, stage_of, of_backward, count)
-    return Stages(forward, backward, boundary, tuple(stage_of), tuple(made_from_inputs(program)))
+    from_inputs = tuple(made_from_inputs(program))
+    return Stages(forward, backward, boundary, tuple(stage_of), tuple(of_backward), from_inputs)
 
 
 def _place_backward_only(program: Program, stage_of: list[int]) -> None:
