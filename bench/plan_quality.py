@@ -15,26 +15,20 @@ import argparse
 import itertools
 import json
 import math
-import os
-import platform
 import sys
 import time
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
-from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
-import torch
-
 from bench.architectures import CASES, Case, build
 from bench.baselines import RATIOS, Baseline, collect_baselines, extra_flops
+from bench.conditions import describe_machine
 from bench.joint_graphs import Captured, capture
 from bench.quality_plot import plot_case
 from rematpass.cost.device_model import DeviceModel, find_device
-from rematpass.demo.machine import cpu_name
 from rematpass.errors import OptionError
-from rematpass.report.doctor import find_version
 from rematpass.solve.program import Decision, Program
 from rematpass.solve.search import Frontier
 
@@ -162,14 +156,7 @@ def record_row(row: Row) -> dict[str, Any]:
 def describe_conditions(device: DeviceModel, names: Sequence[str]) -> dict[str, Any]:
     """Where, when, with what and on whose figures."""
     return {
-        "date": datetime.now(UTC).strftime("%Y-%m-%d"),
-        "versions": {
-            "rematpass": find_version("rematpass"),
-            "torch": torch.__version__,
-            "networkx": find_version("networkx"),
-            "python": platform.python_version(),
-        },
-        "hardware": {"cpu": cpu_name(), "cores": os.cpu_count(), "threads": torch.get_num_threads()},
+        **describe_machine(),
         "device_model": json.loads(device.to_json()),
         "settings": {"cases": list(names), "ratios": list(RATIOS), "traced_on": "cpu", "is_fusing": True},
     }
