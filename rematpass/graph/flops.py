@@ -9,6 +9,8 @@ from __future__ import annotations
 import math
 import operator
 from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from functools import lru_cache
 from typing import Any
 
 import torch
@@ -101,7 +103,7 @@ def count_flops(node: fx.Node) -> int:
     """
     formula = _find_formula(node)
     if formula is not None:
-        return int(formula(*_plain(node.args), **_plain(node.kwargs), out_val=_plain(node)))
+        return _apply_formula(formula, _plain(node.args), _plain(node.kwargs), _plain(node))
     if not _is_operator(node):
         return sum(map(count_flops, _inner_nodes(node)))
     return _streamed_elements(node) * _flops_per_element(node)
@@ -160,20 +162,48 @@ def _base_name(node: fx.Node) -> str:
 
 
 def _plain(value: Any) -> Any:
-    """Nodes to their values, tensors to storage-free ones with plain sizes, symbols to their hints.
-
-    The formulas then see integers only and cannot add a guard by comparing sizes.
-    """
+    """Nodes to their values, tensors to their plain sizes, symbols to their hints; all of it hashable."""
     if isinstance(value, fx.Node):
         return _plain(value.meta.get("val"))
     if isinstance(value, torch.Tensor):
-        return torch.empty([concrete(size) for size in value.shape], device="meta")
+        return _Sizes(tuple(concrete(size) for size in value.shape))
     if isinstance(value, torch.SymInt):
         return concrete(value)
     if isinstance(value, dict):
-        return {key: _plain(item) for key, item in value.items()}
+        return _Named(tuple((key, _plain(item)) for key, item in value.items()))
     if isinstance(value, list | tuple):
-        return [_plain(item) for item in value]
+        return tuple(_plain(item) for item in value)
+    return value
+
+
+@dataclass(frozen=True)
+class _Sizes:
+    """The sizes of a tensor."""
+
+    sizes: tuple[int, ...]
+
+
+@dataclass(frozen=True)
+class _Named:
+    """The items of a dict."""
+
+    items: tuple[tuple[str, Any], ...]
+
+
+@lru_cache(maxsize=4096)
+def _apply_formula(formula: Formula, positional: Any, named: Any, result: Any) -> int:
+    """Equal layers ask for equal products again and again; making tensors for the formulas is slow."""
+    return int(formula(*_tensors_of(positional), **_tensors_of(named), out_val=_tensors_of(result)))
+
+
+def _tensors_of(value: Any) -> Any:
+    """Storage-free tensors of plain sizes: the formulas see integers only and cannot add a guard by comparing sizes."""
+    if isinstance(value, _Sizes):
+        return torch.empty(value.sizes, device="meta")
+    if isinstance(value, _Named):
+        return {key: _tensors_of(item) for key, item in value.items}
+    if isinstance(value, tuple):
+        return [_tensors_of(item) for item in value]
     return value
 
 

@@ -240,23 +240,23 @@ class Chain:
 
     def _solve(self, ways: _Moves) -> int:
         """Best way per memory slot, as a new row of the store."""
-        memory = np.arange(self._width)
-        time = ways.spent[:, None] + self._lookup(ways.later, memory - ways.hold[:, None])
-        time += self._lookup(ways.earlier, memory - ways.below[:, None])
-        time[memory < ways.floor[:, None]] = _NEVER
+        width = self._width
+        time = np.full((len(ways.spent), width), _NEVER)
+        columns = (ways.spent, ways.floor, ways.hold, ways.later, ways.below, ways.earlier)
+        for way, figures in zip(time, zip(*(column.tolist() for column in columns), strict=True), strict=True):
+            spent, floor, hold, later, below, earlier = figures
+            start = max(floor, hold, below)
+            way[start:] = self._time[later, start - hold : width - hold]
+            way[start:] += self._time[earlier, start - below : width - below]
+            way[start:] += spent
         choice = time.argmin(axis=0)
         row = len(self._choice)
         if row == len(self._time):
             self._time = np.concatenate([self._time, np.zeros_like(self._time)])
-        self._time[row] = np.minimum(time[choice, memory], _NEVER)
+        self._time[row] = np.minimum(time.min(axis=0), _NEVER)
         self._choice.append(choice)
         self._moves.append(ways)
         return row
-
-    def _lookup(self, rows: IntArray, slots: IntArray) -> IntArray:
-        found: IntArray = self._time[rows[:, None], np.maximum(slots, 0)]
-        found[slots < 0] = _NEVER
-        return found
 
     def _recipe(self, row: int, i: int, j: int, slot: int, *, is_first: bool) -> Recipe:
         ways, place = self._moves[row], int(self._choice[row][slot])

@@ -76,14 +76,20 @@ def closure_near(problem: ClosureProblem, room_bytes: int | None) -> tuple[Closu
     return lower, lower
 
 
-def sweep_closures(problem: ClosureProblem) -> tuple[Closure, ...]:
-    """All vertices of the lower hull of (kept bytes, extra time), fastest first; solutions are nested."""
+def sweep_closures(problem: ClosureProblem, resolution: int | None = None) -> tuple[Closure, ...]:
+    """Vertices of the lower hull of (kept bytes, extra time), fastest first; solutions are nested.
+
+    Args:
+        problem: what to decide.
+        resolution: vertices closer than this share (1 / resolution) of the hull's bytes or time are not looked for;
+            all vertices when None.
+    """
     if not problem.wanted.any():
         empty = np.zeros(len(problem.wanted), dtype=bool)
         return (Closure(empty, empty, 0, 0),)
     fastest = _solve(problem, None, None, None)
     smallest = _solve(problem, (0, 1), fastest, None)
-    points = [fastest, *_between(problem, fastest, smallest), smallest]
+    points = [fastest, *_between(problem, fastest, smallest, resolution), smallest]
     distinct = [p for i, p in enumerate(points) if i == 0 or p.kept_bytes < points[i - 1].kept_bytes]
     return tuple(distinct)
 
@@ -121,12 +127,16 @@ def _closure(problem: ClosureProblem, available: BoolArray, recomputed: BoolArra
     return Closure(available, recomputed, kept_bytes, int(problem.recompute_ns[recomputed].sum()))
 
 
-def _between(problem: ClosureProblem, upper: Closure, lower: Closure) -> list[Closure]:
+def _between(problem: ClosureProblem, upper: Closure, lower: Closure, resolution: int | None) -> list[Closure]:
     """Hull vertices between two solutions: solve where their lines cross, until nothing below the line appears."""
     found: list[Closure] = []
     stack = [(upper, lower)]
     while stack:
         high, low = stack.pop()
+        is_narrow = (high.kept_bytes - low.kept_bytes) * (resolution or 0) < upper.kept_bytes - lower.kept_bytes
+        is_flat = (low.extra_ns - high.extra_ns) * (resolution or 0) < lower.extra_ns - upper.extra_ns
+        if resolution is not None and (is_narrow or is_flat):
+            continue
         middle = _vertex_between(problem, high, low)
         if middle is not None:
             found.append(middle)

@@ -151,7 +151,7 @@ def _sizes(program: Program, trace: Trace) -> IntArray:
 def _find_stored(
     program: Program, trace: Trace, is_final: BoolArray
 ) -> tuple[BoolArray, dict[int, Sequence[int] | Set[int]]]:
-    """Which instances reach memory under fusion, and which storages each pointwise instance reads in the end."""
+    """Which instances reach memory under fusion, and what each pointwise one that does reads in the end."""
     tables, count = program.tables, len(trace.ops)
     readers = np.bincount(trace.reads, minlength=count)
     needed = is_final.copy()
@@ -159,19 +159,21 @@ def _find_stored(
     kind = tables.kind[trace.ops]
     kind[: trace.given] = Kind.INPUT
     pointwise = np.flatnonzero(kind == Kind.POINTWISE)
-    starts = np.searchsorted(trace.readers, np.arange(count + 1)).tolist()
+    limit = np.where(readers > 1, np.where(tables.is_heavy[trace.ops], -1, SHARED_READS), READS)
+    limit[needed] = -1  # stored whatever it reads
+    starts = np.searchsorted(trace.readers, pointwise).tolist()
+    stops = np.searchsorted(trace.readers, pointwise, side="right").tolist()
     flat = trace.reads.tolist()
-    limit = np.where(readers > 1, np.where(tables.is_heavy[trace.ops], -1, SHARED_READS), READS).tolist()
-    must = needed.tolist()
     sources: dict[int, Sequence[int] | Set[int]] = {}
     fused: dict[int, Sequence[int] | Set[int]] = {}
-    for i in pointwise.tolist():
-        read: Sequence[int] | Set[int] = flat[starts[i] : starts[i + 1]]
-        if fused and any(u in fused for u in read):
+    for i, start, stop, most in zip(pointwise.tolist(), starts, stops, limit[pointwise].tolist(), strict=True):
+        read: Sequence[int] | Set[int] = flat[start:stop]
+        if not fused.keys().isdisjoint(read):
             read = set().union(*(fused.get(u, (u,)) for u in read))
-        sources[i] = read
-        if not must[i] and len(read) <= limit[i]:
+        if len(read) <= most:
             fused[i] = read
+        else:
+            sources[i] = read
     is_stored = np.ones(count, dtype=bool)
     is_stored[list(fused)] = False
     return is_stored, sources

@@ -9,6 +9,7 @@ Ops that only served the recomputation go as well, and what they read may die ea
 
 from __future__ import annotations
 
+import heapq
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 
@@ -38,6 +39,28 @@ class _Step:
     ends: tuple[tuple[int, int], ...]
 
 
+class _Queue:
+    """Steps waiting: those that do not raise the peak, most time saved first; then by the peak they lead to."""
+
+    def __init__(self, steps: Iterable[_Step]) -> None:
+        self._free: list[tuple[int, int, _Step]] = []
+        self._dear = [(step.peak_bytes, -step.saved_ns, step.again, step) for step in steps]
+        heapq.heapify(self._dear)
+
+    def push(self, step: _Step) -> None:
+        """Add a step."""
+        heapq.heappush(self._dear, (step.peak_bytes, -step.saved_ns, step.again, step))
+
+    def pop(self, peak_bytes: int) -> _Step | None:
+        """The next step where the peak is `peak_bytes`; None when nothing waits."""
+        while self._dear and self._dear[0][0] <= peak_bytes:
+            *_, step = heapq.heappop(self._dear)
+            heapq.heappush(self._free, (-step.saved_ns, step.again, step))
+        if self._free:
+            return heapq.heappop(self._free)[-1]
+        return heapq.heappop(self._dear)[-1] if self._dear else None
+
+
 class Polisher:
     """Steps from one plan, found by estimate; what they lead to is simulated before it counts.
 
@@ -55,22 +78,18 @@ class Polisher:
 
         What raises the peak not at all goes first, most time saved first; then what raises it least.
         """
-        waiting = {i: s for i in self._axis.before if (s := self._step(i)) is not None}
-        while waiting:
-            best = min(waiting.values(), key=self._rank)
-            fresh = self._step(best.again)
+        waiting = _Queue(step for i in self._axis.before if (step := self._step(i)) is not None)
+        gone: set[int] = set()
+        while (best := waiting.pop(self.peak_bytes)) is not None:
+            fresh = None if best.again in gone else self._step(best.again)
             if fresh is None:
-                del waiting[best.again]
-            elif self._rank(fresh) > self._rank(best):
-                waiting[best.again] = fresh
-            else:
-                self._take(fresh)
-                for i in fresh.removed:
-                    waiting.pop(i, None)
-                yield self.peak_bytes, fresh.saved_ns
-
-    def _rank(self, step: _Step) -> tuple[int, int, int]:
-        return (max(step.peak_bytes, self.peak_bytes), -step.saved_ns, step.again)
+                continue
+            if (fresh.peak_bytes, fresh.saved_ns) != (best.peak_bytes, best.saved_ns):
+                waiting.push(fresh)  # the timeline has moved since
+                continue
+            self._take(fresh)
+            gone.update(fresh.removed)
+            yield self.peak_bytes, fresh.saved_ns
 
     def repeated(self) -> list[int]:
         """Executions that cost time and repeat an earlier one."""

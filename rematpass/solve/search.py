@@ -41,6 +41,8 @@ RUN_OPS = 1200
 FAR_FROM_BOUND = 1.6
 FAR_FROM_PROMISE = 1.08
 MORE_RUN_OPS = 12_000
+# The second look costs one to two seconds at this many ops, and grows with them.
+SECOND_LOOK_OPS = 6000
 LOW_SAMPLES = 16
 # The chain programme counts in slots and takes stages for themselves: its promise may be off by about this share.
 PROMISE = 0.02
@@ -57,10 +59,12 @@ class Effort:
     Attributes:
         run_ops: ops of distinct stages and runs of stages to model.
         seconds: for simulating plans beyond the first ones; when it runs out, what was found by then is used.
+        looks_again: a second look for the smallest peak where the first seems poor, on programs of moderate size.
     """
 
     run_ops: int = RUN_OPS
     seconds: float = math.inf
+    looks_again: bool = True
 
 
 class Frontier:
@@ -86,7 +90,7 @@ class Frontier:
         self.fastest = self.smallest = self._simulate(self._whole(0))
         self._nests: list[_Nest] = []
         self._add_nest(self._effort.run_ops, LOW_ENDS)
-        if self._effort.run_ops < MORE_RUN_OPS and self._is_smallest_far():
+        if self._effort.looks_again and len(program) <= SECOND_LOOK_OPS and self._is_smallest_far():
             self._add_nest(MORE_RUN_OPS, LOW_SAMPLES)
             places = np.linspace(0, len(self._hull) - 1, LOW_SAMPLES).astype(int)
             self._note_ends([self._whole(place) for place in np.unique(places).tolist()])
