@@ -25,7 +25,16 @@ from .frontier import StageModel, StageOption, StageRun
 SLOTS = 1024
 # Sizes with a common divisor are counted exactly up to this many slots.
 EXACT_SLOTS = 2048
+# Finer slots are taken while boundaries and gradients together are off by more than this share of the least memory. At
+# 0.1, 100 layers whose boundary is a twentieth of what is inside them end at three times the least peak (2026-11).
+ROUNDING_SHARE = 0.02
 _NEVER = 2**60
+
+
+def _rounding(sizes: list[int], slot: int) -> float:
+    """Bytes by which sizes are off when counted in slots."""
+    values = np.array(sizes, dtype=np.float64)
+    return float(np.abs(values - np.rint(values / slot) * slot).sum())
 
 
 @dataclass(frozen=True)
@@ -157,22 +166,29 @@ class Chain:
         return held + max(peaks, default=0) + passing + int(gradients[-1]) if n else 0
 
     def _choose_slot(self, added: list[list[int]], gradients: IntArray) -> int:
-        """A common divisor where there is one, else the slot near top / SLOTS that rounds what is held the least.
+        """A common divisor where there is one, else a slot that rounds what is held little.
 
-        Many stages hold the same sizes, so their rounding errors would add up.
+        Many stages hold the same sizes, so their rounding errors add up: of the slots near top / SLOTS the one that
+        rounds all of them least, and finer ones as long as boundaries and gradients together are off by more than a
+        small share of the least memory there is.
         """
         n, top = self._count, self._top(added, gradients)
-        held = [added[i][i + 1] for i in range(n)] + [m.gradient_bytes for m in self._models]
-        peaks = [m.advance_peak_bytes for m in self._models]
-        for option in (o for runs in self._runs for r in runs for o in (*r.options, r.alone)):
-            held.append(option.kept_bytes)
-            peaks += [option.backward_peak_bytes, option.forward_peak_bytes]
-        exact = math.gcd(*held, *peaks, *(b for row in added for b in row))
+        always = [added[i][i + 1] for i in range(n)] + [m.gradient_bytes for m in self._models]
+        options = [o for runs in self._runs for r in runs for o in (*r.options, r.alone)]
+        peaks = [b for o in options for b in (o.backward_peak_bytes, o.forward_peak_bytes)]
+        peaks += [m.advance_peak_bytes for m in self._models]
+        exact = math.gcd(*always, *peaks, *(o.kept_bytes for o in options), *(b for row in added for b in row))
         if exact and top // exact <= EXACT_SLOTS:
             return exact
-        sizes = np.array(held, dtype=np.float64)
-        slots = [max(1, -(-top // count)) for count in range(SLOTS * 3 // 4, SLOTS * 5 // 4)]
-        return min(slots, key=lambda slot: float(np.abs(sizes - np.rint(sizes / slot) * slot).sum()))
+        held = always + [o.kept_bytes for o in options]
+        least = sum(always) + max((r.alone.backward_peak_bytes for runs in self._runs for r in runs[:1]), default=0)
+        slot = 1
+        for count in (SLOTS, 2 * SLOTS, 4 * SLOTS):
+            slots = [max(1, -(-top // c)) for c in range(count * 3 // 4, count * 5 // 4)]
+            slot = min(slots, key=lambda size: _rounding(held, size))
+            if _rounding(always, slot) <= ROUNDING_SHARE * least:
+                break
+        return slot
 
     def _slots(self, sizes: IntArray) -> IntArray:
         result: IntArray = (sizes + self._slot_bytes // 2) // self._slot_bytes

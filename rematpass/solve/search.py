@@ -43,7 +43,7 @@ FAR_FROM_PROMISE = 1.08
 MORE_RUN_OPS = 12_000
 # The second look costs one to two seconds at this many ops, and grows with them.
 SECOND_LOOK_OPS = 6000
-LOW_SAMPLES = 16
+LOW_SAMPLES = 24
 # The chain programme counts in slots and takes stages for themselves: its promise may be off by about this share.
 PROMISE = 0.02
 # Moments around the peak of a plan at which its bound is worked out: each costs about ten minimum cuts.
