@@ -29,6 +29,7 @@ class Eviction:
         extra_ns: time of what is computed again.
         place: moment before which it happens.
         again: ops computed there, in order.
+        replaced: executions of views that nobody needs any more once they are made again there.
     """
 
     execution: int
@@ -37,12 +38,13 @@ class Eviction:
     extra_ns: int
     place: int
     again: tuple[int, ...]
+    replaced: tuple[int, ...]
 
     def apply(self, axis: Axis) -> tuple[int, ...]:
         """The backward with the recomputation in it."""
-        at = self.place - axis.split
-        backward = axis.ops[axis.split :]
-        return (*backward[:at], *self.again, *backward[at:])
+        gone = set(self.replaced)
+        before = [axis.ops[i] for i in range(axis.split, self.place) if i not in gone]
+        return (*before, *self.again, *axis.ops[self.place :])
 
 
 def list_evictions(axis: Axis, moment: int) -> Iterator[Eviction]:
@@ -63,7 +65,8 @@ def _evict(axis: Axis, execution: int, moment: int) -> list[Eviction]:
         again, held_bytes = _missing(axis, wanted, _Spot(execution, place, moment, int(share * size)))
         if again and held_bytes < size:
             extra = sum(axis.program.duration_ns[v] for v in again)
-            ways.setdefault(again, Eviction(execution, start, size - held_bytes, extra, place, again))
+            replaced = _replaced(axis, execution, place)
+            ways.setdefault(again, Eviction(execution, start, size - held_bytes, extra, place, again, replaced))
         if len(again) == len(wanted):
             break  # all its inputs live on anyway
     return list(ways.values())
@@ -90,6 +93,21 @@ def _next_use(axis: Axis, execution: int, moment: int) -> tuple[int, int, set[in
                 wanted.add(axis.ops[i])
                 place = min(place, r)
     return (start, place, wanted) if wanted and place > max(moment, axis.split - 1) else None
+
+
+def _replaced(axis: Axis, execution: int, place: int) -> tuple[int, ...]:
+    """Views of the storage that the backward made before `place` for readers from there on."""
+    views: list[int] = []
+    stack = [execution]
+    while stack:
+        made = [r for r in axis.readers[stack.pop()] if r < place and axis.program.kind[axis.ops[r]] is Kind.VIEW]
+        views += made
+        stack += made
+    gone: set[int] = set()
+    for v in sorted(views, reverse=True):
+        if v >= axis.split and all(reader >= place or reader in gone for reader in axis.readers[v]):
+            gone.add(v)
+    return tuple(sorted(gone))
 
 
 @dataclass(frozen=True)
@@ -129,7 +147,13 @@ _LOST = -1
 
 
 def _holder(axis: Axis, value: int, spot: _Spot) -> int:
-    """The execution whose storage has `value` at the spot, alive or not; `_LOST` when that is the evicted one."""
+    """The execution whose storage has `value` at the spot, alive or not; `_LOST` when it has to be computed again.
+
+    That is so for the evicted one, and for what may not cross from the forward to the backward, such as a tuple.
+    """
     latest = axis.latest(value, spot.place)
     owner = axis.owner(latest) if latest >= 0 else _LOST
-    return _LOST if owner == spot.execution else owner
+    crosses = latest < axis.split and axis.program.kind[value] is not Kind.VIEW
+    if owner == spot.execution or (crosses and not axis.program.may_keep[value]):
+        return _LOST
+    return owner

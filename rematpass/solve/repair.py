@@ -30,7 +30,7 @@ from .program import Decision, Program, Schedule
 NOISE = 1.0
 # What was evicted within the last rounds counts as this much dearer, so that the search does not go round in circles.
 RECENT_ROUNDS = 10
-RECENT_PENALTY = 3.0
+RECENT_PENALTY = 1.5
 # A plan this much dearer than the best is given up. Small instances do not care; at 1.3 resnet50 loses 2 % (2026-11).
 GIVE_UP = 1.15
 # Recomputations left out at random.

@@ -1,0 +1,115 @@
+"""Local moves against the simulator: what a step promises is what happens, and every result is a correct program."""
+
+from dataclasses import replace
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from rematpass.check.schedule import check_schedule
+from rematpass.solve.axis import Axis
+from rematpass.solve.evict import list_evictions
+from rematpass.solve.liveness import simulate
+from rematpass.solve.order import make_decision, must_keep, order_backward
+from rematpass.solve.polish import Polisher
+from rematpass.solve.program import Schedule
+from rematpass.solve.repair import Limits, repair
+from tests.programs import Layer, layered
+from tests.strategies import programs, stacked_programs
+
+QUICK = settings(deadline=None, max_examples=80, derandomize=True)
+
+
+def names(program):
+    return [f"v{v}" for v in range(len(program))]
+
+
+def smallest_kept(program):
+    """Everything that may be computed again is."""
+    return order_backward(program, must_keep(program, range(len(program))))
+
+
+def check(program, decision):
+    check_schedule(program, decision, names(program))
+    return simulate(program, decision.schedule).peak_bytes
+
+
+@QUICK
+@given(st.one_of(programs(), stacked_programs()))
+def test_polishing_promises_what_the_simulator_finds(program):
+    program = replace(program, is_fusing=False)
+    start = smallest_kept(program)
+    polisher = Polisher(program, start)
+    time_ns = start.recompute_ns
+    for count, (peak, saved) in enumerate(polisher.steps(), 1):
+        decision = polisher.decision(count)
+        assert check(program, decision) <= program.static_bytes + peak
+        assert saved > 0
+        assert decision.recompute_ns == time_ns - saved
+        time_ns = decision.recompute_ns
+
+
+@QUICK
+@given(st.one_of(programs(is_fusing=True), stacked_programs()))
+def test_polishing_under_fusion_stays_correct(program):
+    start = smallest_kept(program)
+    polisher = Polisher(program, start)
+    for count, _ in enumerate(polisher.steps(), 1):
+        check(program, polisher.decision(count))
+    again = polisher.repeated()
+    check(program, polisher.without(again[:2]))
+
+
+@QUICK
+@given(st.one_of(programs(), stacked_programs()), st.data())
+def test_an_eviction_costs_what_it_says_and_stays_correct(program, data):
+    program = replace(program, is_fusing=False)
+    start = order_backward(program, [v for v in range(len(program)) if program.in_forward[v] and program.may_keep[v]])
+    axis = Axis(program, start)
+    if not len(axis.live):
+        return
+    moment = data.draw(st.integers(0, len(axis.live) - 1))
+    before = simulate(program, start.schedule)
+    live = [*before.forward_bytes, *before.backward_bytes]
+    assert [program.static_bytes + b for b in axis.live.tolist()] == live
+    for eviction in list_evictions(axis, moment):
+        decision = make_decision(program, Schedule(start.schedule.forward, eviction.apply(axis)))
+        check(program, decision)
+        assert decision.recompute_ns == start.recompute_ns + eviction.extra_ns
+        after = simulate(program, decision.schedule)
+        changed = [*after.forward_bytes, *after.backward_bytes][moment]
+        assert changed <= live[moment] - eviction.freed_bytes
+
+
+def test_no_recomputation_is_left_that_would_fit():
+    """The plan for a budget: leaving any one recomputation out does not fit any more."""
+    program = layered([Layer(), Layer(wide=600)] * 6, is_residual=True)
+    streams = [v for v in range(len(program)) if program.duration_ns[v] == 1 and not program.is_backward[v]]
+    start = order_backward(program, streams)
+    polisher = Polisher(program, start)
+    budget = simulate(program, start.schedule).peak_bytes + 2000
+    count = next(n for n, (peak, _) in enumerate(polisher.steps()) if program.static_bytes + peak > budget)
+    plan = polisher.decision(count)
+    rest = Polisher(program, plan)
+    assert rest.repeated()
+    for i in rest.repeated():
+        shorter = rest.without([i])
+        assert shorter.recompute_ns == plan.recompute_ns or check(program, shorter) > budget
+
+
+@pytest.mark.parametrize("is_fusing", [False, True])
+def test_repair_brings_a_plan_into_the_budget_and_is_repeatable(is_fusing):
+    program = layered([Layer(), Layer(wide=700)] * 4, is_residual=True, is_fusing=is_fusing)
+    fastest = order_backward(program, [v for v in range(len(program)) if program.in_forward[v] and program.may_keep[v]])
+    budget = simulate(program, fastest.schedule).peak_bytes * 2 // 3
+    limits = Limits(rounds=120, patience=120, stop=float("inf"))
+    found = repair(program, fastest, budget, limits)
+    assert found.decision is not None
+    assert check(program, found.decision) <= budget
+    assert repair(program, fastest, budget, limits) == found
+
+
+def test_repair_says_when_nothing_fits():
+    program = layered([Layer()] * 3)
+    found = repair(program, smallest_kept(program), program.static_bytes, Limits(30, 30, float("inf")))
+    assert (found.decision, found.is_complete) == (None, True)
