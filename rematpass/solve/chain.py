@@ -23,10 +23,11 @@ from .frontier import StageModel, StageOption, StageRun
 # Slots of memory. At 512, plans of a 24-block GPT take up to 22 % more extra time (the same option of 24 stages is then
 # rounded 24 times alike); at 2048 at most 0.1 % less, and the programme takes twice as long (2026-11).
 SLOTS = 1024
-# Sizes with a common divisor are counted exactly up to this many slots.
+# Sizes with a common divisor are counted exactly up to this many slots. Half and twice matter to tests with unit sizes
+# only: sizes of tensors rarely have so large a divisor (2026-11).
 EXACT_SLOTS = 2048
-# Finer slots are taken while boundaries and gradients together are off by more than this share of the least memory. At
-# 0.1, 100 layers whose boundary is a twentieth of what is inside them end at three times the least peak (2026-11).
+# Finer slots are taken while boundaries and gradients together are off by more than this share of the least memory.
+# Without that, 100 layers whose boundary is a twentieth of what is inside them end at twice the least peak (2026-11).
 ROUNDING_SHARE = 0.02
 _NEVER = 2**60
 

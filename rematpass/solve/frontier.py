@@ -17,10 +17,11 @@ from .order import Recorder, must_keep
 from .program import Decision, Kind, Program
 from .stages import Stages
 
-# Options per stage after pruning. At 8, plans of an 8-block transformer with written-out attention take 3 to 9 % more
-# extra time; at 32 nothing changes on it, on one with fused attention and on a 100-layer chain (2026-11).
+# Options per stage. At 8, plans of a ResNet take up to 31 % more extra time and its smallest peak is 8 % higher, while
+# transformers do not care; at 32 nothing changed on either (2026-11).
 MAX_OPTIONS = 16
 # Vertices of a stage's hull nearer than this share of its bytes or time are not looked for: they outnumber options.
+# At 16 no plan changed on six graphs, at 64 one of thirty took 2 % more (2026-11).
 HULL_RESOLUTION = 32
 
 

@@ -18,14 +18,16 @@ from .repair import Limits, Repaired, repair
 from .search import Effort, Frontier
 from .stages import made_from_inputs
 
-# Ops of stages and runs of stages modelled before the local search, per problem. On the published resnet50, 1500 take
-# 0.6 s; 3000 take twice as long and make the final plans 0 to 3 % better, 500 up to 20 % worse at 30 % (2026-11).
+# Ops of stages and runs of stages modelled before the local search. On the published resnet50, half costs 22 % of the
+# extra time at 50 % of its memory; twice gains 4 to 8 % at 30 and 20 % and takes half a second more (2026-11).
 RUN_OPS = 1500
-# Rounds of the local search, and how many without a better plan end it. On resnet50 250 rounds take 0.9 s and leave 6 %
-# to what 1000 rounds find at 30 % of the memory; `layered_n100` is optimal after 160 (2026-11).
+# Rounds of the local search, and how many without a better plan end it. On resnet50 at 30 and 20 %, half the rounds
+# cost 4 %, twice gain up to 5 % and take a second more; half the patience costs 4 % at 20 %, twice gains nothing
+# (2026-11).
 ROUNDS = 350
 PATIENCE = 150
-# Steps by which the smallest peak is looked for, and rounds for each.
+# Steps by which the smallest peak is looked for, and rounds for each. Half and twice changed plans by at most 2 %
+# (2026-11).
 SQUEEZES = 6
 SQUEEZE_ROUNDS = 80
 
