@@ -28,7 +28,7 @@ SLOTS = 1024
 EXACT_SLOTS = 2048
 # Finer slots are taken while boundaries and gradients together are off by more than this share of the least memory.
 # Without that, 100 layers whose boundary is a twentieth of what is inside them end at twice the least peak (2026-11).
-ROUNDING_SHARE = 0.02
+ROUNDING_SHARE = 0.1
 _NEVER = 2**60
 
 

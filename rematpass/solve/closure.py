@@ -94,12 +94,14 @@ def sweep_closures(problem: ClosureProblem, resolution: int | None = None) -> tu
     return tuple(distinct)
 
 
-def fill_between(problem: ClosureProblem, upper: Closure, lower: Closure) -> tuple[Closure, ...]:
+def fill_between(
+    problem: ClosureProblem, upper: Closure, lower: Closure, most: int | None = None
+) -> tuple[Closure, ...]:
     """Solutions strictly between two neighbours of the hull, by moving independent parts one by one.
 
     The values that differ fall into parts that no arc connects (equal layers, mostly). Any union of parts is valid, and
     since both ends are optimal at one price, each part lies on the line between them. Parts of early values move first:
-    their kept bytes would live longest.
+    their kept bytes would live longest. With `most`, parts move in groups so that no more solutions come out.
     """
     moved = lower.recomputed & ~upper.recomputed
     changed = moved | (lower.available & ~upper.available)
@@ -113,13 +115,16 @@ def fill_between(problem: ClosureProblem, upper: Closure, lower: Closure) -> tup
     count, label = connected_components(csr_array(arcs, shape=(len(index), len(index))), directed=False)
     available, recomputed = upper.available.copy(), upper.recomputed.copy()
     filled = []
-    for part in dict.fromkeys(label.tolist()):
-        members = index[label == part]
+    order = np.argsort(label, kind="stable")
+    parts = np.split(index[order], np.flatnonzero(np.diff(label[order])) + 1)
+    assert len(parts) == count
+    group = 1 if most is None else -(-count // most)
+    for n, members in enumerate(sorted(parts, key=lambda members: int(members[0]))[:-1], 1):
         available[members] = lower.available[members]
         recomputed[members] = lower.recomputed[members]
-        filled.append(_closure(problem, available.copy(), recomputed.copy()))
-    assert len(filled) == count
-    return tuple(filled[:-1])
+        if n % group == 0:
+            filled.append(_closure(problem, available.copy(), recomputed.copy()))
+    return tuple(filled)
 
 
 def _closure(problem: ClosureProblem, available: BoolArray, recomputed: BoolArray) -> Closure:
