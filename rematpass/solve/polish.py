@@ -39,6 +39,11 @@ class _Step:
     ends: tuple[tuple[int, int], ...]
 
 
+# Recomputations that are looked at, the dearest first: each look walks along the whole timeline. Up to some 4,000 ops
+# these are all there are; on 10,000, half and twice changed the extra time of plans by less than 0.1 % (2026-11).
+MAX_CANDIDATES = 1000
+
+
 class _Queue:
     """Steps waiting: those that do not raise the peak, most time saved first; then by the peak they lead to."""
 
@@ -78,7 +83,8 @@ class Polisher:
 
         What raises the peak not at all goes first, most time saved first; then what raises it least.
         """
-        waiting = _Queue(step for i in self._axis.before if (step := self._step(i)) is not None)
+        dearest = heapq.nlargest(MAX_CANDIDATES, self.repeated(), key=self._duration)
+        waiting = _Queue(step for i in dearest if (step := self._step(i)) is not None)
         gone: set[int] = set()
         while (best := waiting.pop(self.peak_bytes)) is not None:
             fresh = None if best.again in gone else self._step(best.again)
@@ -93,7 +99,11 @@ class Polisher:
 
     def repeated(self) -> list[int]:
         """Executions that cost time and repeat an earlier one."""
-        return [i for i in self._axis.before if self._program.duration_ns[self._axis.ops[i]]]
+        return [i for i in self._axis.before if self._duration(i)]
+
+    def _duration(self, execution: int) -> int:
+        """What it takes by itself, its parts included: they cost nothing."""
+        return self._program.duration_ns[self._axis.ops[execution]]
 
     def without(self, executions: Iterable[int]) -> Decision:
         """The plan without some repeated executions and what goes with each."""
