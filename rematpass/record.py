@@ -5,6 +5,7 @@ In: facts, constraints, prices, the frontier and the place chosen on it. Out: `P
 
 from __future__ import annotations
 
+import itertools
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -90,18 +91,19 @@ def record_plan(
 def record_curve(request: Request, inputs: Inputs, frontier: Frontier, points: Sequence[FrontierPoint]) -> Curve:
     """The plans of a frontier, each with its bound."""
     step_ns = sum(inputs.prices.run_ns)
+    # What no plan beats at a budget, none beats at a smaller one.
+    bounds = itertools.accumulate((frontier.bound_ns(point.peak_bytes, point) for point in points), max)
     return Curve(
         device=request.device,
         torch_version=request.torch_version,
         static_bytes=inputs.program.static_bytes,
         step_seconds=step_ns * NS,
         bound_peak_bytes=frontier.bound.peak_bytes,
-        points=tuple(_curve_point(frontier, point, step_ns) for point in points),
+        points=tuple(_curve_point(p, min(bound, p.extra_ns), step_ns) for p, bound in zip(points, bounds, strict=True)),
     )
 
 
-def _curve_point(frontier: Frontier, point: FrontierPoint, step_ns: int) -> CurvePoint:
-    bound_ns = min(frontier.bound_ns(point.peak_bytes, point), point.extra_ns)
+def _curve_point(point: FrontierPoint, bound_ns: float, step_ns: int) -> CurvePoint:
     return CurvePoint(
         peak_bytes=point.peak_bytes,
         recompute_seconds=point.extra_ns * NS,

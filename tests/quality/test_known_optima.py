@@ -98,6 +98,7 @@ def test_the_curve_of_a_model_is_monotone_and_bounded():
     for fast, small in zip(curve.points, curve.points[1:], strict=False):
         assert fast.peak_bytes > small.peak_bytes
         assert fast.recompute_seconds <= small.recompute_seconds
+        assert fast.bound_seconds <= small.bound_seconds
     for point in curve.points:
         assert point.bound_seconds <= point.recompute_seconds
         assert point.peak_bytes >= curve.bound_peak_bytes
