@@ -17,8 +17,8 @@ from .order import Recorder, must_keep
 from .program import Decision, Kind, Program
 from .stages import Stages
 
-# Options per stage where time allows. At 8, plans of a ResNet take up to 31 % more extra time and its smallest peak is
-# 8 % higher, while transformers do not care; at 32 nothing changed on either (2026-11).
+# Options per stage. At 8, plans of a ResNet take up to 31 % more extra time and its smallest peak is 8 % higher, while
+# transformers do not care; at 32 nothing changed on either (2026-11).
 MAX_OPTIONS = 16
 # Vertices of a stage's hull nearer than this share of its bytes or time are not looked for: they outnumber options.
 # At 8 one of thirty plans on six graphs took 1 % more extra time, at 32 none changed, at 64 one took 2 % more
@@ -105,10 +105,9 @@ class Passing:
 class Modeller:
     """Models stages and runs of them; what has equal structure is computed once, value ids are translated."""
 
-    def __init__(self, program: Program, stages: Stages, max_options: int = MAX_OPTIONS) -> None:
+    def __init__(self, program: Program, stages: Stages) -> None:
         self._program = program
         self._stages = stages
-        self._max_options = max_options
         self._users = backward_users(program)
         self._returned = set(program.backward_outputs)
         self._seen: dict[tuple[object, ...], tuple[_Scope, StageModel]] = {}
@@ -124,7 +123,7 @@ class Modeller:
         if scope.signature in self._seen:
             source, model = self._seen[scope.signature]
             return _translate(model, source, scope)
-        model = _model(scope, len(self._seen), self._max_options)
+        model = _model(scope, len(self._seen))
         self._seen[scope.signature] = (scope, model)
         return model
 
@@ -216,14 +215,13 @@ def _canonical(
     return tuple(number), (tuple(rows), outside)
 
 
-def _model(scope: _Scope, kind: int, max_options: int) -> StageModel:
+def _model(scope: _Scope, kind: int) -> StageModel:
     program, sequence = scope.program, _forward_again(scope, ())
     advance = sum(program.duration_ns[v] for v in sequence)
     outside = {program.root[v] for v in scope.before}
     advance_peak = local_peak(program, sequence, scope.after & set(scope.forward), outside)
     alone = _option(scope, (), advance_peak, with_after=False)
-    kept_sets = _thin(_kept_sets(scope), max_options)
-    options = prune_options(_option(scope, kept, advance_peak, with_after=True) for kept in kept_sets)
+    options = prune_options(_option(scope, kept, advance_peak, with_after=True) for kept in _thin(_kept_sets(scope)))
     assert options, "a stage offers at least what it must keep"
     return StageModel(kind, options, alone, advance, advance_peak, scope.gradient_bytes)
 
@@ -241,11 +239,11 @@ def _kept_sets(scope: _Scope) -> list[tuple[int, ...]]:
     return [tuple(v for v in (values[i] for i in np.flatnonzero(c.kept).tolist()) if v not in free) for c in closures]
 
 
-def _thin(kept_sets: list[tuple[int, ...]], most: int) -> list[tuple[int, ...]]:
-    """At most `most` of them, both ends kept, evenly along the curve."""
-    if len(kept_sets) <= most:
+def _thin(kept_sets: list[tuple[int, ...]]) -> list[tuple[int, ...]]:
+    """At most MAX_OPTIONS of them, both ends kept, evenly along the curve."""
+    if len(kept_sets) <= MAX_OPTIONS:
         return kept_sets
-    places = np.unique(np.linspace(0, len(kept_sets) - 1, most).round().astype(int))
+    places = np.unique(np.linspace(0, len(kept_sets) - 1, MAX_OPTIONS).round().astype(int))
     return [kept_sets[p] for p in places.tolist()]
 
 

@@ -24,7 +24,7 @@ from .bound import Bound, values_of, whole_problem
 from .chain import Chain
 from .closure import Closure, ClosureProblem, fill_between, sweep_closures
 from .descent import Box, FrontierPoint, PlanList, descend
-from .frontier import MAX_OPTIONS, Modeller, Passing, StageRun
+from .frontier import Modeller, Passing, StageRun
 from .liveness import simulate
 from .order import order_backward
 from .polish import Polisher
@@ -41,8 +41,6 @@ LOW_ENDS = 3
 # Ops of distinct stages and runs of stages that are modelled at first. On the six graphs, at half some plans take 11 to
 # 13 % more extra time; at twice none gains more than 1 %, and planning takes a quarter longer.
 RUN_OPS = 1200
-# Options per stage at first; the second look, and the solver alone, take twice as many. See `frontier.MAX_OPTIONS`.
-FIRST_OPTIONS = 8
 # The smallest peak is looked for again, with more runs of stages and more plans simulated, when it is this many times
 # its lower bound (inputs left out) or this far above what the chain promised. On transformers of equal blocks the first
 # look ends at 1.1 to 1.5 times; on a mixture of experts it ends at 2.6 and the second at 1.2 (2026-11). With 1.04
@@ -77,13 +75,11 @@ class Effort:
     Attributes:
         run_ops: ops of distinct stages and runs of stages to model.
         seconds: for simulating plans beyond the first ones; when it runs out, what was found by then is used.
-        options: options per stage.
         looks_again: a second look for the smallest peak where the first seems poor, on programs of moderate size.
     """
 
     run_ops: int = RUN_OPS
     seconds: float = math.inf
-    options: int = FIRST_OPTIONS
     looks_again: bool = True
 
 
@@ -109,18 +105,16 @@ class Frontier:
         self._hull = _whole_hull(problem)
         self.fastest = self.smallest = self._simulate(self._whole(0))
         self._nests: list[_Nest] = []
-        self._add_nest(self._effort.run_ops, self._effort.options, LOW_ENDS)
+        self._add_nest(self._effort.run_ops, LOW_ENDS)
         if self._effort.looks_again and len(program) <= MODERATE_OPS and self._is_smallest_far() and self._has_time():
-            self._add_nest(MORE_RUN_OPS, MAX_OPTIONS, LOW_SAMPLES)
+            self._add_nest(MORE_RUN_OPS, LOW_SAMPLES)
             places = np.linspace(0, len(self._hull) - 1, LOW_SAMPLES).astype(int)
             self._note_ends([self._whole(place) for place in np.unique(places).tolist()])
         self._hull = [c for i, c in enumerate(self._hull) if not i or self._is_promising(c)]
 
-    def _add_nest(self, run_ops: int, options: int, samples: int) -> None:
+    def _add_nest(self, run_ops: int, samples: int) -> None:
         """Plans of the chain programme; the last ones, and some of the lower half, may have the smallest peak."""
-        nest = _Nest(
-            self._program, self._stages, _solve_chain(self._program, self._stages, (run_ops, options), self._whole(0))
-        )
+        nest = _Nest(self._program, self._stages, _solve_chain(self._program, self._stages, run_ops, self._whole(0)))
         self._nests.append(nest)
         count = len(nest)
         lower = np.linspace(count // 2, count - 1, samples).astype(int).tolist() if samples > LOW_ENDS else []
@@ -310,10 +304,9 @@ class _Nest:
         return self.promised_bytes(place) + self.underestimate_bytes if place >= 0 else math.inf
 
 
-def _solve_chain(program: Program, stages: Stages, size: tuple[int, int], fastest: Decision) -> Chain:
-    """The chain of all stages, with runs of 2, 4, 8, ... stages; `size`: ops to model at most, options per stage."""
-    run_ops, options = size
-    modeller, count = Modeller(program, stages, options), len(stages)
+def _solve_chain(program: Program, stages: Stages, run_ops: int, fastest: Decision) -> Chain:
+    """The chain of all stages, with runs of 2, 4, 8, ... stages as far as `run_ops` allows."""
+    modeller, count = Modeller(program, stages), len(stages)
     models = [modeller.model(s, s + 1) for s in range(count)]
     runs: list[StageRun] = []
     length = 2
