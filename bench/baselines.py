@@ -74,7 +74,7 @@ def _simulate_torch(
 ) -> list[Baseline]:
     try:
         kept = kept_by_torch(captured, ratio, regions)
-    except Exception as error:  # whatever torch raises belongs into the result
+    except Exception as error:  # the failure of another tool is a result: listed by name, counted in the last line
         failures.append(Failure(name, f"{type(error).__name__}: {error}".splitlines()[0]))
         return []
     in_forward = frozenset(v for v in kept if captured.inputs.program.in_forward[v])

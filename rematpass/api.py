@@ -87,7 +87,7 @@ def frontier(
         kwargs: its keyword arguments.
         count: budgets, spread evenly between the fastest plan and the smallest; equal plans are listed once.
         progress: a progress bar on stderr; on a terminal when None.
-        **options: as in `torch.compile(..., options=...)`, without memory_budget.
+        **options: as in `torch.compile(..., options=...)`, without memory_budget. `time_limit` has no effect here.
 
     Raises:
         OptionError: a wrong option, or a count below 2.

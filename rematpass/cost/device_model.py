@@ -26,8 +26,14 @@ _POSITIVE = ("bandwidth_bytes_per_second", "link_bytes_per_second", "memory_byte
 
 def _require_number(what: str, value: object, *, may_be_zero: bool = False) -> None:
     """Refuse anything but a finite number above zero (or at zero, where allowed)."""
-    is_number = isinstance(value, int | float) and not isinstance(value, bool)
-    if is_number and math.isfinite(value) and (value > 0 or (may_be_zero and value == 0)):  # type: ignore[arg-type,operator]
+    is_bool = isinstance(value, bool)  # True counts as 1 otherwise
+    if (
+        isinstance(value, int | float)
+        and not is_bool
+        and math.isfinite(value)
+        and value >= 0
+        and (value or may_be_zero)
+    ):
         return
     bound = "at least 0" if may_be_zero else "above 0"
     raise OptionError(f"device model: {what} is {value!r}; it must be a finite number {bound}.")

@@ -6,7 +6,6 @@ In: a `JointProgram`. Out: `Facts`, plain records without torch objects. Never p
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
 from dataclasses import dataclass
 
 import torch
@@ -15,7 +14,7 @@ from torch import fx
 from ..solve.program import Kind
 from ..torch_compat import storage_key
 from .capture import JointProgram
-from .flops import concrete, count_flops
+from .flops import concrete, count_flops, tensors_in
 from .op_traits import base_name, is_heavy, kind_of
 from .workspace import workspace_bytes
 
@@ -75,7 +74,7 @@ def collect_facts(joint: JointProgram) -> Facts:
 def _describe(node: fx.Node, kind: Kind, inputs: tuple[int, ...], root: int, is_owner: bool, block: int) -> ValueFacts:
     value = node.meta.get("val")
     tensor = value if isinstance(value, torch.Tensor) else None
-    first = next((t for t in _tensors(value)), None)
+    first = next(tensors_in(value), None)
     size = _round_up(storage_bytes(tensor), block) if tensor is not None else 0
     return ValueFacts(
         name=node.name,
@@ -93,13 +92,6 @@ def _describe(node: fx.Node, kind: Kind, inputs: tuple[int, ...], root: int, is_
         module=module_path(node),
         source=source_line(node),
     )
-
-
-def _tensors(value: object) -> Iterator[torch.Tensor]:
-    """The tensors an op returns, one or several."""
-    for part in value if isinstance(value, (tuple, list)) else (value,):
-        if isinstance(part, torch.Tensor):
-            yield part
 
 
 def _scratch_bytes(node: fx.Node, kind: Kind, value: object, block: int) -> int:

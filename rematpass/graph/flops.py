@@ -144,7 +144,7 @@ def _streamed_elements(node: fx.Node) -> int:
         return 0
     is_reduction = name in _UNTAGGED_REDUCTIONS or torch.Tag.reduction in getattr(node.target, "tags", ())
     shaped = [arg.meta.get("val") for arg in node.all_input_nodes] if is_reduction else node.meta.get("val")
-    return max(map(_numel, _tensors(shaped)), default=0)
+    return max(map(_numel, tensors_in(shaped)), default=0)
 
 
 def _flops_per_element(node: fx.Node) -> int:
@@ -207,13 +207,13 @@ def _tensors_of(value: Any) -> Any:
     return value
 
 
-def _tensors(value: Any) -> Iterator[torch.Tensor]:
+def tensors_in(value: Any) -> Iterator[torch.Tensor]:
     """The tensors in nested lists and tuples."""
     if isinstance(value, torch.Tensor):
         yield value
     elif isinstance(value, list | tuple):
         for item in value:
-            yield from _tensors(item)
+            yield from tensors_in(item)
 
 
 def _numel(tensor: torch.Tensor) -> int:

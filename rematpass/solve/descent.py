@@ -12,7 +12,6 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Protocol
 
 from .program import Decision
 
@@ -39,26 +38,19 @@ class Box:
         return is_smaller and self.fast.extra_ns < point.extra_ns < self.small.extra_ns
 
 
-class Tree(Protocol):
-    """Plans in order of their extra time."""
-
-    def open(self) -> tuple[Tree | None, Decision, Tree | None]:
-        """The faster plans, the one in the middle, the slower ones."""
-
-
 Evaluate = Callable[[Decision], FrontierPoint | None]
 
 
 @dataclass(frozen=True)
 class PlanList:
-    """Plans start..stop-1 of a list, made when asked for."""
+    """A tree over plans start..stop-1 of a list, in order of their extra time, made when asked for."""
 
     make: Callable[[int], Decision]
     start: int
     stop: int
 
     def open(self) -> tuple[PlanList | None, Decision, PlanList | None]:
-        """Split at the middle."""
+        """The faster plans, the one in the middle, the slower ones."""
         middle = (self.start + self.stop) // 2
         return self._part(self.start, middle), self.make(middle), self._part(middle + 1, self.stop)
 
@@ -67,7 +59,7 @@ class PlanList:
 
 
 def descend(
-    tree: Tree | None,
+    tree: PlanList | None,
     box: Box,
     is_small: Callable[[FrontierPoint], bool],
     evaluate: Evaluate,

@@ -128,12 +128,6 @@ class Modeller:
         return model
 
 
-def model_stages(program: Program, stages: Stages) -> tuple[StageModel, ...]:
-    """A model per stage."""
-    modeller = Modeller(program, stages)
-    return tuple(modeller.model(s, s + 1) for s in range(len(stages)))
-
-
 def backward_users(program: Program) -> list[list[int]]:
     """Per value, the backward ops that read it."""
     users: list[list[int]] = [[] for _ in range(len(program))]

@@ -65,11 +65,10 @@ class Recorder:
         """Forget recomputed values; a later use computes them again."""
         self.live.difference_update(v for v in values if v not in self._kept)
 
-    def finish(self, kept_all: bool = True) -> Decision:
-        """The decision whose backward is what was recorded."""
+    def finish(self) -> Decision:
+        """The decision whose backward is what was recorded, forward values that it returns computed at its end."""
         program = self._program
-        if kept_all:
-            self.demand(v for v in program.backward_outputs if not program.is_backward[v])
+        self.demand(v for v in program.backward_outputs if not program.is_backward[v])
         first = forward_sequence(program)
         return make_decision(program, Schedule(first, tuple(self.sequence)))
 

@@ -11,6 +11,7 @@ al. 2000). The random numbers start from a fixed seed: equal calls give equal pl
 
 from __future__ import annotations
 
+import itertools
 import random
 import time
 from collections.abc import Callable
@@ -140,12 +141,7 @@ class _Search:
     def _settle(self) -> bool:
         """Take back what fits, note the plan if it is the best, go on from a ruin of the best."""
         polisher = Polisher(self._program, self._present)
-        count = 0
-        for count, (peak, _) in enumerate(polisher.steps()):  # noqa: B007  steps before the first that does not fit
-            if peak > self._budget:
-                break
-        else:
-            count = len(polisher.removed)
+        count = sum(1 for _ in itertools.takewhile(lambda step: step[0] <= self._budget, polisher.steps()))
         plan = polisher.decision(count)
         while count and simulate(self._program, plan.schedule).peak_bytes > self._budget + self._program.static_bytes:
             count //= 2  # under fusion the steps are estimates

@@ -252,7 +252,7 @@ class Frontier:
                 box = Box(box.fast, point)
                 break
             free //= 2
-        tree = PlanList(lambda i: polisher.decision(steps - i), 0, steps - free)
+        tree = PlanList(lambda i: polisher.decision(steps - i), 0, steps - free) if free < steps else None
         return descend(tree, box, lambda p: p.peak_bytes <= budget_bytes, self._evaluate).small
 
     def _whole(self, place: int) -> Decision:

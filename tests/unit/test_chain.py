@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from rematpass.check.schedule import check_schedule
 from rematpass.solve.chain import SLOTS, Chain
-from rematpass.solve.frontier import Modeller, StageModel, StageOption, StageRun, model_stages
+from rematpass.solve.frontier import Modeller, StageModel, StageOption, StageRun
 from rematpass.solve.liveness import simulate
 from rematpass.solve.recipe import run_recipe
 from rematpass.solve.stages import find_stages
@@ -212,8 +212,8 @@ PROGRAMS = [
 def test_every_recipe_runs_and_costs_what_the_chain_says(program):
     stages = find_stages(program)
     boundary = [frozenset(b) for b in stages.boundary]
-    models = model_stages(program, stages)
     modeller = Modeller(program, stages)
+    models = [modeller.model(s, s + 1) for s in range(len(stages))]
     pairs = [(s, modeller.model(s, s + 2)) for s in range(len(stages) - 1)]
     runs = [StageRun(s, s + 2, m.kind + 100, m.options, m.alone) for s, m in pairs]
     chain = Chain(models, lambda i, k: sum(program.size_bytes[v] for v in boundary[k] - boundary[i]), runs)
@@ -232,7 +232,8 @@ def test_the_chain_promises_what_it_takes(program):
     """Its peak leaves out what is always live: inputs, and the loss with its gradient (8 bytes each)."""
     stages = find_stages(program)
     boundary = [frozenset(b) for b in stages.boundary]
-    models = model_stages(program, stages)
+    modeller = Modeller(program, stages)
+    models = [modeller.model(s, s + 1) for s in range(len(stages))]
     chain = Chain(models, lambda i, k: sum(program.size_bytes[v] for v in boundary[k] - boundary[i]))
     for point in chain.points():
         peak = simulate(program, run_recipe(program, stages, chain.recipe(point)).schedule).peak_bytes

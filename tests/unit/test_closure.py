@@ -32,7 +32,10 @@ def problem(keep, again, wanted, arcs, may_keep=None, may_recompute=None):
 def problems(draw, most=6, sizes=SIZES):
     """Values read earlier ones; most may be both kept and recomputed."""
     n = draw(st.integers(1, most))
-    column = lambda values: draw(st.lists(values, min_size=n, max_size=n))  # noqa: E731
+
+    def column(values):
+        return draw(st.lists(values, min_size=n, max_size=n))
+
     arcs = [(v, u) for v in range(1, n) for u in draw(st.sets(st.integers(0, v - 1), max_size=2))]
     limits = column(st.sampled_from(["both"] * 5 + ["keep", "again"]))
     wanted = column(st.booleans())
