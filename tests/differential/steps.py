@@ -1,0 +1,198 @@
+"""One training step under several executors, and whether two of them did the same.
+
+A `make` function builds a fresh module (or function) and its arguments. A step runs it, sums its outputs with fixed
+weights, differentiates, and notes everything a user could see afterwards. Executors: eager; both halves of our split run
+op by op, where recomputed values must be equal bit by bit; and the backend itself, where fusion may change rounding.
+"""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+from functorch.compile import nop
+from torch import Tensor, nn
+from torch._dynamo.backends.common import aot_autograd
+from torch.utils import _pytree
+
+import rematpass
+
+Make = Callable[[], tuple[Callable[..., Any], tuple[Any, ...]]]
+Wrap = Callable[[Callable[..., Any]], Callable[..., Any]]
+
+SEED = 7
+# Kernels without vector instructions compile twice as fast; what they compute is the same.
+SCALAR = {"cpp.simdlen": 1}
+
+
+@dataclass
+class Outcome:
+    """What one step left behind, by name: "output 0", "gradient of 0.weight", "buffer running_mean", "generator"."""
+
+    tensors: dict[str, Tensor | None] = field(default_factory=dict)
+
+    def differences(self, other: Outcome, is_same: Callable[[Tensor, Tensor], bool]) -> list[str]:
+        """Names of what differs, with both shapes or the largest difference."""
+        found = [f"{name} is missing on one side" for name in self.tensors.keys() ^ other.tensors.keys()]
+        for name in self.tensors.keys() & other.tensors.keys():
+            found += _difference(name, self.tensors[name], other.tensors[name], is_same)
+        return sorted(found)
+
+
+def _difference(name: str, x: Tensor | None, y: Tensor | None, is_same: Callable[[Tensor, Tensor], bool]) -> list[str]:
+    if x is None or y is None:
+        return [] if x is y else [f"{name} is None on one side"]
+    if (x.shape, x.dtype) != (y.shape, y.dtype):
+        return [f"{name}: {x.dtype} {tuple(x.shape)} and {y.dtype} {tuple(y.shape)}"]
+    if is_same(x, y):
+        return []
+    return [f"{name} differs by up to {(x.to(torch.complex128) - y.to(torch.complex128)).abs().max().item():.3g}"]
+
+
+def equal(x: Tensor, y: Tensor) -> bool:
+    """Bit by bit, a NaN equal to a NaN."""
+    return bool(torch.equal(x, y) or torch.allclose(x, y, rtol=0, atol=0, equal_nan=True))
+
+
+def close(relative: float, absolute: float | None = None) -> Callable[[Tensor, Tensor], bool]:
+    """Integers equal; others within tolerances, the absolute one scaled by the largest element."""
+
+    def is_close(x: Tensor, y: Tensor) -> bool:
+        if not (x.is_floating_point() or x.is_complex()):
+            return torch.equal(x, y)
+        largest = float(y.abs().nan_to_num().max()) if y.numel() else 0.0
+        bound = relative * largest if absolute is None else absolute
+        return torch.allclose(x, y, rtol=relative, atol=bound, equal_nan=True)
+
+    return is_close
+
+
+def tensors_in(tree: object) -> list[Tensor]:
+    return [leaf for leaf in _pytree.tree_leaves(tree) if isinstance(leaf, Tensor)]
+
+
+def weighted_sum(outputs: object) -> Tensor:
+    """Every element of every output that has a gradient counts, each with a weight of its own."""
+    total = torch.zeros((), dtype=torch.float64)
+    for output in tensors_in(outputs):
+        if output.requires_grad:
+            real = torch.view_as_real(output).sum(-1) if output.is_complex() else output
+            weights = torch.linspace(0.5, 1.5, real.numel(), dtype=torch.float64).reshape(real.shape)
+            total = total + (real.double() * weights).sum()
+    return total
+
+
+def run_step(make: Make, wrap: Wrap = lambda model: model) -> Outcome:
+    """Build, wrap, run forward and backward once from fixed seeds, and note what is left."""
+    torch.manual_seed(0)
+    model, arguments = make()
+    compiled = wrap(model)
+    torch.manual_seed(SEED)
+    outputs = compiled(*arguments)
+    weighted_sum(outputs).backward()
+    return observe(model, arguments, outputs)
+
+
+def observe(model: object, arguments: object, outputs: object) -> Outcome:
+    """All that a user could read after a step, copied."""
+    seen: dict[str, Tensor | None] = {"generator": torch.get_rng_state()}
+    seen.update((f"output {i}", t.detach()) for i, t in enumerate(tensors_in(outputs)))
+    seen.update(_arguments_seen(tensors_in(arguments)))
+    if isinstance(model, nn.Module):
+        seen.update((f"gradient of {name}", p.grad) for name, p in model.named_parameters())
+        seen.update((f"parameter {name}", p.detach()) for name, p in model.named_parameters())
+        seen.update((f"buffer {name}", b.detach()) for name, b in model.named_buffers())
+    return Outcome({name: None if t is None else t.clone() for name, t in seen.items()})
+
+
+def _arguments_seen(arguments: list[Tensor]) -> Iterator[tuple[str, Tensor | None]]:
+    for i, argument in enumerate(arguments):
+        yield f"argument {i}", argument.detach()
+        if argument.is_leaf:
+            yield f"gradient of argument {i}", argument.grad
+
+
+class OpByOp:
+    """Wraps a model so that both halves of our split run one op at a time. `plans` lists the plans made."""
+
+    def __init__(self, memory_budget: object, **options: object) -> None:
+        self._split = rematpass.partition_fn(memory_budget=memory_budget, **options)
+
+    @property
+    def plans(self) -> list[rematpass.Plan]:
+        return self._split.plans
+
+    def __call__(self, model: Callable[..., Any]) -> Callable[..., Any]:
+        torch._dynamo.reset()
+        backend = aot_autograd(
+            fw_compiler=nop, bw_compiler=nop, partition_fn=self._split, keep_inference_input_mutations=True
+        )
+        return torch.compile(model, backend=backend)
+
+
+class Backend:
+    """Wraps a model in `torch.compile(backend="rematpass")`. `plans` lists the plans made so far."""
+
+    def __init__(self, memory_budget: object, **options: object) -> None:
+        self._options = {"memory_budget": memory_budget, **SCALAR, **options}
+        self._compiled: Callable[..., Any] | None = None
+
+    @property
+    def plans(self) -> list[rematpass.Plan]:
+        return rematpass.plans(self._compiled)
+
+    def __call__(self, model: Callable[..., Any]) -> Callable[..., Any]:
+        torch._dynamo.reset()
+        self._compiled = torch.compile(model, backend="rematpass", options=self._options)
+        return self._compiled
+
+
+def budgets_between(plan: rematpass.Plan, count: int) -> list[int]:
+    """`count` budgets from the fastest plan's peak down to the smallest peak."""
+    top, bottom = plan.fastest_peak_bytes, plan.smallest_peak_bytes
+    return sorted({bottom + (top - bottom) * k // (count - 1) for k in range(count)}, reverse=True)
+
+
+def check_budgets(
+    make: Make,
+    executor: type[OpByOp | Backend] = OpByOp,
+    *,
+    count: int = 5,
+    eager: Callable[[Tensor, Tensor], bool] | None = close(1e-4),
+    same: Callable[[Tensor, Tensor], bool] = equal,
+    **options: object,
+) -> list[rematpass.Plan]:
+    """The step at `count` budgets leaves what it leaves with no limit, and what eager leaves. Returns the plans made.
+
+    Args:
+        make: builds the model and its arguments.
+        executor: `OpByOp` or `Backend`.
+        count: budgets, evenly from the fastest plan's peak to the smallest.
+        eager: what counts as equal to eager; None where the executor draws other random numbers than eager.
+        same: what counts as equal to the step without recomputation.
+        **options: further options of ours.
+    """
+    unlimited = executor("none", **options)
+    expected = run_step(make, unlimited)
+    if eager is not None:
+        assert expected.differences(run_step(make), eager) == []
+    fastest = unlimited.plans[0]
+    plans = []
+    for budget in budgets_between(fastest, count):
+        limited = executor(budget, **options)
+        found = run_step(make, limited)
+        plan = limited.plans[0]
+        assert found.differences(expected, same) == [], f"at a budget of {budget} bytes"
+        assert plan.peak_bytes <= budget
+        plans.append(plan)
+    return plans
+
+
+def check_backend(make: Make, *, count: int = 3, relative: float = 1e-4, **options: object) -> list[rematpass.Plan]:
+    """`check_budgets` through Inductor, where fusion may change rounding: equal within `relative`."""
+    with warnings.catch_warnings():
+        warnings.filterwarnings("ignore", message="(?s).*Online softmax is disabled")
+        return check_budgets(make, Backend, count=count, eager=close(relative), same=close(relative), **options)
