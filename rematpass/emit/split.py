@@ -22,8 +22,10 @@ def split_program(joint: JointProgram, program: Program, decision: Decision) -> 
     """
     kept_order = _kept_order(program, decision)
     environment = _expand(joint, program, decision)
-    kept = [environment[v] for v in kept_order if program.kind[v] is not Kind.SYMBOL]
-    symbols = [environment[v] for v in kept_order if program.kind[v] is Kind.SYMBOL]
+    # Constants and inner graphs are attributes of both halves: nothing to hand over.
+    handed = [v for v in kept_order if joint.nodes[v].op != "get_attr"]
+    kept = [environment[v] for v in handed if program.kind[v] is not Kind.SYMBOL]
+    symbols = [environment[v] for v in handed if program.kind[v] is Kind.SYMBOL]
     return torch_compat.extract_halves(
         joint.gm,
         kept,

@@ -1,7 +1,7 @@
 """Take the joint graph apart into sides.
 
 In: the joint GraphModule that AOTAutograd made, after Inductor's joint passes. Out: `JointProgram`, its nodes in order
-with the side each belongs to. Never prices, never decides; its one CSE is the last on the whole road.
+with the side each belongs to. Never prices, never decides.
 """
 
 from __future__ import annotations
@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from torch import fx
 
 from .. import torch_compat
+from .merge import merge_equal
 
 
 @dataclass(frozen=True)
@@ -50,7 +51,7 @@ def capture_joint(gm: fx.GraphModule, num_fwd_outputs: int, static_indices: list
         num_fwd_outputs: how many of the outputs the forward returns.
         static_indices: positions among the primals of parameters and buffers.
     """
-    torch_compat.common_subexpressions(gm)
+    merge_equal(gm)
     nodes = tuple(n for n in gm.graph.nodes if n.op != "output")
     ids = {node: i for i, node in enumerate(nodes)}
     output = next(n for n in gm.graph.nodes if n.op == "output")

@@ -54,6 +54,11 @@ def base_name(target: object) -> str:
     return str(getattr(target, "__name__", target))
 
 
+def is_builtin(target: OpOverload) -> bool:
+    """Whether schema and tags describe the operator truthfully: torch's own do, a custom one need not."""
+    return target.namespace in _KNOWN_NAMESPACES
+
+
 def is_symbol(node: fx.Node) -> bool:
     """Whether the node's value is a symbolic scalar, which costs no memory."""
     return isinstance(node.meta.get("val"), (torch.SymInt, torch.SymFloat, torch.SymBool, int, float, bool))
@@ -118,7 +123,7 @@ def _target_reason(target: OpOverload) -> str | None:
         return "a collective must run as often on every rank"
     if target._schema.is_mutable:
         return f"{name} writes to its input"
-    if target.namespace not in _KNOWN_NAMESPACES:
+    if not is_builtin(target):
         return f"{target.namespace}::{name} is a custom operator whose purity is not known"
     if name in _DISCRETE:
         return f"{name} is a discrete choice that rounding could flip"

@@ -1,8 +1,9 @@
 """One training step under several executors, and whether two of them did the same.
 
 A `make` function builds a fresh module (or function) and its arguments. A step runs it, sums its outputs with fixed
-weights, differentiates, and notes everything a user could see afterwards. Executors: eager; both halves of our split run
-op by op, where recomputed values must be equal bit by bit; and the backend itself, where fusion may change rounding.
+weights, differentiates, and notes everything a user could see afterwards. Executors: eager; both halves of our split
+run op by op, where recomputed values must be equal bit by bit; and the backend itself, where fusion may change
+rounding.
 """
 
 from __future__ import annotations
@@ -20,6 +21,7 @@ from torch.utils import _pytree
 
 import rematpass
 
+Same = Callable[[Tensor, Tensor], bool]
 Make = Callable[[], tuple[Callable[..., Any], tuple[Any, ...]]]
 Wrap = Callable[[Callable[..., Any]], Callable[..., Any]]
 
@@ -34,7 +36,7 @@ class Outcome:
 
     tensors: dict[str, Tensor | None] = field(default_factory=dict)
 
-    def differences(self, other: Outcome, is_same: Callable[[Tensor, Tensor], bool]) -> list[str]:
+    def differences(self, other: Outcome, is_same: Same) -> list[str]:
         """Names of what differs, with both shapes or the largest difference."""
         found = [f"{name} is missing on one side" for name in self.tensors.keys() ^ other.tensors.keys()]
         for name in self.tensors.keys() & other.tensors.keys():
@@ -42,7 +44,7 @@ class Outcome:
         return sorted(found)
 
 
-def _difference(name: str, x: Tensor | None, y: Tensor | None, is_same: Callable[[Tensor, Tensor], bool]) -> list[str]:
+def _difference(name: str, x: Tensor | None, y: Tensor | None, is_same: Same) -> list[str]:
     if x is None or y is None:
         return [] if x is y else [f"{name} is None on one side"]
     if (x.shape, x.dtype) != (y.shape, y.dtype):
@@ -57,7 +59,7 @@ def equal(x: Tensor, y: Tensor) -> bool:
     return bool(torch.equal(x, y) or torch.allclose(x, y, rtol=0, atol=0, equal_nan=True))
 
 
-def close(relative: float, absolute: float | None = None) -> Callable[[Tensor, Tensor], bool]:
+def close(relative: float, absolute: float | None = None) -> Same:
     """Integers equal; others within tolerances, the absolute one scaled by the largest element."""
 
     def is_close(x: Tensor, y: Tensor) -> bool:
@@ -68,6 +70,9 @@ def close(relative: float, absolute: float | None = None) -> Callable[[Tensor, T
         return torch.allclose(x, y, rtol=relative, atol=bound, equal_nan=True)
 
     return is_close
+
+
+WITHIN_1E_4 = close(1e-4)
 
 
 def tensors_in(tree: object) -> list[Tensor]:
@@ -161,8 +166,8 @@ def check_budgets(
     executor: type[OpByOp | Backend] = OpByOp,
     *,
     count: int = 5,
-    eager: Callable[[Tensor, Tensor], bool] | None = close(1e-4),
-    same: Callable[[Tensor, Tensor], bool] = equal,
+    eager: Same | None = WITHIN_1E_4,
+    same: Same = equal,
     **options: object,
 ) -> list[rematpass.Plan]:
     """The step at `count` budgets leaves what it leaves with no limit, and what eager leaves. Returns the plans made.
