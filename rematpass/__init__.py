@@ -11,7 +11,9 @@ if TYPE_CHECKING:
     from . import solve
     from .api import Curve, CurvePoint, frontier, inductor_options, partition_fn, plan, plans
     from .check.measure import measure_peak
+    from .declared import register_op
     from .errors import BudgetTooSmall, OptionError, ProblemError, RematError
+    from .naming import name
     from .plan_types import Plan
     from .solve.problem import Problem, Solution
 
@@ -20,7 +22,9 @@ __version__ = "0.1.0"
 _ROOMS = {
     "api": ("Curve", "CurvePoint", "frontier", "inductor_options", "partition_fn", "plan", "plans"),
     "check.measure": ("measure_peak",),
+    "declared": ("register_op",),
     "errors": ("BudgetTooSmall", "OptionError", "ProblemError", "RematError"),
+    "naming": ("name",),
     "plan_types": ("Plan",),
     "solve.problem": ("Problem", "Solution"),
 }
@@ -39,9 +43,11 @@ __all__ = [
     "frontier",
     "inductor_options",
     "measure_peak",
+    "name",
     "partition_fn",
     "plan",
     "plans",
+    "register_op",
     "solve",
 ]
 

@@ -16,6 +16,7 @@ from . import torch_compat
 from .check.measure import device_memory
 from .cost.cpu_probe import cpu_model
 from .cost.device_model import DECLARED, DeviceModel, find_device
+from .declared import declared_ops
 from .options import Options, cache_dir, resolve_budget
 from .pipeline import Settings
 
@@ -55,7 +56,11 @@ def make_settings(options: Options, device_type: str, *, is_fusing: bool = True,
         total, free = memory.total_bytes, memory.free_bytes
     budget = resolve_budget(options.memory_budget, total_bytes=total, free_bytes=free, reserve=options.reserve)
     is_above = options.memory_budget.kind == "auto" and device is None
-    parts = (options.fingerprint(), str(budget), str(is_above), model.to_json(), str(is_fusing), _code_fingerprint())
+    declared = declared_ops()
+    parts = (
+        *(options.fingerprint(), str(budget), str(is_above), model.to_json(), str(is_fusing), _code_fingerprint()),
+        *(op.fingerprint for op in declared),
+    )
     return Settings(
         budget_bytes=budget,
         is_budget_above_inputs=is_above,
@@ -66,6 +71,7 @@ def make_settings(options: Options, device_type: str, *, is_fusing: bool = True,
         save=options.save,
         recompute=options.recompute,
         fingerprint=hashlib.sha256("\n".join(parts).encode()).hexdigest(),
+        declared=declared,
     )
 
 

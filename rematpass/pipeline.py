@@ -20,6 +20,7 @@ from .check.schedule import check_schedule
 from .check.split import check_split
 from .cost.device_model import DeviceModel
 from .cost.values import price_values
+from .declared import DeclaredOp
 from .emit.split import split_program
 from .errors import BudgetTooSmall
 from .graph.assemble import build_program, describe_work
@@ -47,6 +48,7 @@ class Settings:
         on_infeasible: "error" or "warn".
         time_limit: seconds for the search.
         save, recompute: the user's globs.
+        declared: what the user said of custom operators.
         fingerprint: of everything above and of the code.
     """
 
@@ -59,6 +61,7 @@ class Settings:
     save: tuple[str, ...]
     recompute: tuple[str, ...]
     fingerprint: str
+    declared: tuple[DeclaredOp, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -102,8 +105,8 @@ def trace_curve(
 
 def collect_inputs(joint: JointProgram, settings: Settings) -> Inputs:
     """Facts, constraints, prices and the solver's program of a joint graph."""
-    facts = collect_facts(joint)
-    constraints = collect_constraints(joint, facts, settings.save, settings.recompute)
+    facts = collect_facts(joint, {op.name: op for op in settings.declared})
+    constraints = collect_constraints(joint, facts, settings.save, settings.recompute, settings.declared)
     work = describe_work(joint, facts, is_fusing=settings.is_fusing)
     prices = price_values(work, settings.device)
     program = build_program(joint, facts, constraints, prices, is_fusing=settings.is_fusing)
@@ -132,7 +135,8 @@ def choose_point(frontier: Frontier, inputs: Inputs, request: Request, settings:
         return point
     smallest = frontier.smallest
     assert request.budget_bytes is not None
-    error = BudgetTooSmall(request.budget_bytes, smallest.peak_bytes, record_alive(inputs, smallest))
+    pinned = sum(inputs.program.size_bytes[v] for v in inputs.constraints.pinned & smallest.decision.kept)
+    error = BudgetTooSmall(request.budget_bytes, smallest.peak_bytes, record_alive(inputs, smallest), pinned)
     if settings.on_infeasible == "error":
         raise error
     warnings.warn(f"{error}\nGoing on with the smallest peak.", stacklevel=2)

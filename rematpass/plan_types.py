@@ -30,7 +30,10 @@ class Decision(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class ValueRecord:
-    """One forward value: `bytes` of its storage, what was decided and why, and where the user wrote it."""
+    """One forward value: `bytes` of its storage, what was decided and why, and where the user wrote it.
+
+    `label` is the user's own name for it (`rematpass.name`), "" when it has none.
+    """
 
     name: str
     bytes: int
@@ -41,6 +44,7 @@ class ValueRecord:
     op: str
     module: str
     source: str
+    label: str = ""
 
 
 @dataclass(frozen=True, slots=True)

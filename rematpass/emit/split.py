@@ -6,6 +6,8 @@ changes the order, never merges two computations of one value.
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+
 from torch import fx
 
 from .. import torch_compat
@@ -49,29 +51,39 @@ def _expand(joint: JointProgram, program: Program, decision: Decision) -> dict[i
     graph = fx.Graph(joint.gm)
     latest: dict[fx.Node, fx.Node] = {}
     first: dict[int, fx.Node] = {}
-
-    def copy(value: int) -> None:
+    for value in _executed(joint, program, decision):
         node = joint.nodes[value]
         latest[node] = graph.node_copy(node, latest.__getitem__)
         first.setdefault(value, latest[node])
-
-    for value, node in enumerate(joint.nodes):
-        if node.op in ("placeholder", "get_attr"):
-            copy(value)
-    given = set(first)
-    sequence = (*decision.schedule.forward, *_backward_symbols(program, decision), *decision.schedule.backward)
-    for value in sequence:
-        if value not in given:
-            copy(value)
     output = next(n for n in joint.gm.graph.nodes if n.op == "output")
     graph.node_copy(output, latest.__getitem__)
     joint.gm.graph = graph
     return first
 
 
-def _backward_symbols(program: Program, decision: Decision) -> list[int]:
-    """Symbolic scalars that no half has computed yet: they cost nothing and go before their readers."""
-    done = set(decision.schedule.forward) | set(decision.schedule.backward)
-    return [
-        v for v, kind in enumerate(program.kind) if kind is Kind.SYMBOL and v not in done and not program.is_backward[v]
-    ]
+def _executed(joint: JointProgram, program: Program, decision: Decision) -> Iterator[int]:
+    """Everything in the planned order: what is given, the forward, the backward.
+
+    Symbolic scalars cost nothing, so schedules may leave them out: those of the forward keep their place in its given
+    order, those of the backward go right before their first reader.
+    """
+    given = {v for v, node in enumerate(joint.nodes) if node.op in ("placeholder", "get_attr")}
+    is_scalar = [kind is Kind.SYMBOL and v not in given for v, kind in enumerate(program.kind)]
+    scalars = [v for v, is_one in enumerate(is_scalar) if is_one and not program.is_backward[v]]
+    yield from sorted(given)
+    yield from sorted({*(v for v in decision.schedule.forward if v not in given), *scalars})
+    done = set(scalars)
+    for value in decision.schedule.backward:
+        yield from _scalars_before(program, value, is_scalar, done)
+        if not is_scalar[value] and value not in given:
+            yield value
+
+
+def _scalars_before(program: Program, value: int, is_scalar: list[bool], done: set[int]) -> Iterator[int]:
+    """Scalars that `value` reads, or is, and that nobody computed yet, inputs first."""
+    for u in program.inputs[value]:
+        if is_scalar[u] and u not in done:
+            yield from _scalars_before(program, u, is_scalar, done)
+    if is_scalar[value] and value not in done:
+        done.add(value)
+        yield value

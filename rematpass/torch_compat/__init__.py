@@ -23,6 +23,7 @@ from .compiler import (
     mode_patches,
 )
 from .graphs import (
+    checkpoint_region,
     extract_halves,
     is_must_be_in_backward,
     is_must_be_in_forward,
@@ -34,9 +35,11 @@ from .graphs import (
     plain_partition,
     side_tag,
     storage_key,
+    triton_kernel_name,
     user_label,
     user_policy,
 )
+from .sizes import evaluated, traced_with, upper_bounds
 
 __all__ = [
     "CustomPartitionerFn",
@@ -46,10 +49,12 @@ __all__ = [
     "ShortenTraceback",
     "Unsupported",
     "as_compile_error",
+    "checkpoint_region",
     "compile_fx",
     "compile_uncached",
     "compile_wrapper_of",
     "current_compile_wrapper",
+    "evaluated",
     "extract_halves",
     "inductor_keys",
     "is_must_be_in_backward",
@@ -66,6 +71,9 @@ __all__ = [
     "side_tag",
     "storage_key",
     "torch_version",
+    "traced_with",
+    "triton_kernel_name",
+    "upper_bounds",
     "user_label",
     "user_policy",
 ]

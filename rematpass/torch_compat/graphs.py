@@ -16,6 +16,8 @@ from torch._functorch.partitioners import (  # 2.11-2.15
 )
 from torch._ops import OpOverload
 
+from ..declared import kernel_name
+
 
 def leaves(tree: object) -> list[object]:
     """The leaves of nested tuples, lists and dicts, None included (2.11-2.15)."""
@@ -108,6 +110,20 @@ def name_traced(x: torch.Tensor, label: str) -> torch.Tensor:
 def user_label(node: fx.Node) -> str:
     """What `name_traced` wrote on a node, "" elsewhere (2.11-2.15)."""
     return str((node.meta.get("custom") or {}).get(_LABEL, ""))
+
+
+def triton_kernel_name(node: fx.Node) -> str | None:
+    """The name of the user's Triton kernel that a node launches, None for any other node (2.11-2.15)."""
+    if not str(getattr(node.target, "__name__", "")).startswith("triton_kernel_wrapper"):
+        return None
+    from torch._higher_order_ops.triton_kernel_wrap import kernel_side_table
+
+    return kernel_name(kernel_side_table.get_kernel(cast("int", node.kwargs["kernel_idx"])))
+
+
+def checkpoint_region(node: fx.Node) -> object:
+    """Which checkpointed region of the user made the node, None outside of all (2.11-2.15)."""
+    return node.meta.get("ac_graph_id")
 
 
 def user_policy(node: fx.Node) -> str | None:

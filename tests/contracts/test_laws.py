@@ -16,25 +16,27 @@ MAX_FUNCTION, MAX_FILE, MAX_NESTING = 60, 400, 3
 
 # Which rooms a room may import, besides itself. What is not here is not allowed: a new room needs a row.
 FREE = {"errors", "plan_types", "options"}
-BELOW_PIPELINE = {*FREE, "torch_compat", "cost", "solve", "graph", "emit", "check", "report"}
+BELOW_PIPELINE = {*FREE, "declared", "torch_compat", "cost", "solve", "graph", "emit", "check", "report"}
 MAY_IMPORT = {
     "errors": {"plan_types"},
     "plan_types": {"errors"},
     "options": {"errors"},
-    "torch_compat": FREE,
+    "declared": {"errors"},
+    "torch_compat": {*FREE, "declared"},
     "solve": {"errors"},
     "cost": FREE,
-    "graph": {*FREE, "torch_compat", "cost", "solve"},
+    "graph": {*FREE, "declared", "torch_compat", "cost", "solve"},
     "emit": {*FREE, "torch_compat", "graph", "solve"},
     "check": {*FREE, "torch_compat", "cost", "solve", "graph"},
     "report": {*FREE, "check", "cost"},
     "store": FREE,
+    "naming": {"errors", "torch_compat"},
     "record": BELOW_PIPELINE,
     "pipeline": {*BELOW_PIPELINE, "record"},
     "device": {*BELOW_PIPELINE, "pipeline"},
     "backend": {*BELOW_PIPELINE, "pipeline", "device", "store"},
     "api": {*BELOW_PIPELINE, "pipeline", "device", "backend"},
-    "__init__": {*BELOW_PIPELINE, "api"},
+    "__init__": {*BELOW_PIPELINE, "api", "naming"},
     "demo": {*BELOW_PIPELINE, "pipeline", "__init__"},
     "cli": {*BELOW_PIPELINE, "pipeline", "backend", "__init__", "demo"},
     "__main__": {"cli"},

@@ -19,9 +19,11 @@ def test_public_names():
         "frontier",
         "inductor_options",
         "measure_peak",
+        "name",
         "partition_fn",
         "plan",
         "plans",
+        "register_op",
         "solve",
     }
 
