@@ -18,6 +18,7 @@ from torch import fx
 from . import torch_compat
 from .check.schedule import check_schedule
 from .check.split import check_split
+from .check.timeline import check_timeline
 from .cost.device_model import DeviceModel
 from .cost.values import price_values
 from .declared import DeclaredOp
@@ -88,6 +89,8 @@ def plan_and_split(joint: JointProgram, settings: Settings, graph_name: str) -> 
     plan = record_plan(request, inputs, frontier, point, time.perf_counter() - start)
     names = [value.name for value in inputs.facts.values]
     check_schedule(inputs.program, point.decision, names)  # before a single node is written
+    live = [moment.live_bytes for moment in plan.timeline]
+    check_timeline(inputs.program, point.decision.schedule, live, plan.peak_bytes, names)
     forward, backward = split_program(joint, inputs.program, point.decision)
     check_split(forward, backward, joint.num_fwd_outputs)
     logger.info("%s", format_line(plan))
