@@ -14,7 +14,7 @@ import torch
 from torch import fx
 
 from . import torch_compat
-from .backend import Halves, Partitioner, compile_patches, device_type, plans_of
+from .backend import Halves, Partitioner, compile_patches, device_type, errors_pass, plans_of
 from .device import make_settings
 from .errors import OptionError, RematError
 from .graph.capture import JointProgram, capture_joint
@@ -227,12 +227,18 @@ class PartitionFn:
         **_: object,
     ) -> Halves:
         """AOTAutograd's call: (joint graph, its inputs) -> (forward, backward)."""
+        with errors_pass():
+            return self._split(gm, joint_inputs, num_fwd_outputs, static_lifetime_input_indices)
+
+    def _split(
+        self, gm: fx.GraphModule, joint_inputs: Sequence[object], num_fwd_outputs: int, static: list[int] | None
+    ) -> Halves:
         flat = [n.meta.get("val") for n in gm.graph.nodes if n.op == "placeholder"]
         settings = make_settings(self._options, device_type(flat), is_fusing=False)
-        joint = capture_joint(gm, num_fwd_outputs, static_lifetime_input_indices)
+        joint = capture_joint(gm, num_fwd_outputs, static)
         if not needs_plan(joint):
             return torch_compat.plain_partition(
-                gm, joint_inputs, num_fwd_outputs=num_fwd_outputs, static_indices=static_lifetime_input_indices
+                gm, joint_inputs, num_fwd_outputs=num_fwd_outputs, static_indices=static
             )
         planned = plan_and_split(joint, settings, f"graph {len(self.plans)}")
         self.plans.append(planned.plan)

@@ -55,7 +55,7 @@ class Partitioner(torch_compat.CustomPartitionerFn):
     def __call__(self, gm: fx.GraphModule, joint_inputs: Sequence[object], **facts: Any) -> Halves:
         """Inductor's hook: (joint graph, its inputs) -> (forward, backward)."""
         static = facts.get("static_lifetime_input_indices")
-        with _errors_pass():
+        with errors_pass():
             return self._split(gm, joint_inputs, facts["num_fwd_outputs"], static)
 
     def _split(
@@ -84,7 +84,7 @@ class Partitioner(torch_compat.CustomPartitionerFn):
         **_: object,
     ) -> T:
         """What `use` makes of the joint graph that the hook is handed."""
-        with _errors_pass():
+        with errors_pass():
             joint = capture_joint(gm, num_fwd_outputs, static_lifetime_input_indices)
             if not needs_plan(joint):
                 raise RematError("nothing to plan: no parameter or input of the model needs a gradient")
@@ -102,7 +102,7 @@ class Partitioner(torch_compat.CustomPartitionerFn):
 
 
 @contextmanager
-def _errors_pass() -> Iterator[None]:
+def errors_pass() -> Iterator[None]:
     """Let our errors reach the user as they are, not wrapped in the compiler's."""
     try:
         yield
@@ -147,7 +147,7 @@ def rematpass(
         OptionError: an option or value that does not exist.
         BudgetTooSmall: no plan fits.
     """
-    with _errors_pass():
+    with errors_pass():
         parsed = parse_options(options, mode=mode, inductor_keys=torch_compat.inductor_keys())
         settings = make_settings(parsed, device_type(example_inputs))
     patches = compile_patches(parsed, Partitioner(settings, parsed.on_error, is_guarded=True))

@@ -1,7 +1,8 @@
 """Is the predicted memory what the schedule needs? Counted again, op by op, before anything is emitted.
 
-In: a `Program`, a `Schedule`, and the live bytes that were predicted. Out: nothing, or `SplitError` naming the op. Never
-shares code with the simulator; the model of the executor is the one described in `solve/liveness.py`. Linear time.
+In: a `Program`, a `Schedule`, and the live bytes that were predicted. Out: nothing, or `SplitError` naming the op.
+Never shares code with the simulator; the model of the executor is the one described in `solve/liveness.py`. Linear
+time.
 """
 
 from __future__ import annotations

@@ -51,18 +51,20 @@ def _expand(joint: JointProgram, program: Program, decision: Decision) -> dict[i
     graph = fx.Graph(joint.gm)
     latest: dict[fx.Node, fx.Node] = {}
     first: dict[int, fx.Node] = {}
-    for value in _executed(joint, program, decision):
+    for value, is_backward in _executed(joint, program, decision):
         node = joint.nodes[value]
         latest[node] = graph.node_copy(node, latest.__getitem__)
         first.setdefault(value, latest[node])
+        if is_backward is not None:
+            torch_compat.bind_to_half(latest[node], is_backward=is_backward)
     output = next(n for n in joint.gm.graph.nodes if n.op == "output")
     graph.node_copy(output, latest.__getitem__)
     joint.gm.graph = graph
     return first
 
 
-def _executed(joint: JointProgram, program: Program, decision: Decision) -> Iterator[int]:
-    """Everything in the planned order: what is given, the forward, the backward.
+def _executed(joint: JointProgram, program: Program, decision: Decision) -> Iterator[tuple[int, bool | None]]:
+    """Everything in the planned order and whether it runs in the backward; None: wherever somebody asks for it.
 
     Symbolic scalars cost nothing, so schedules may leave them out: those of the forward keep their place in its given
     order, those of the backward go right before their first reader.
@@ -70,13 +72,14 @@ def _executed(joint: JointProgram, program: Program, decision: Decision) -> Iter
     given = {v for v, node in enumerate(joint.nodes) if node.op in ("placeholder", "get_attr")}
     is_scalar = [kind is Kind.SYMBOL and v not in given for v, kind in enumerate(program.kind)]
     scalars = [v for v, is_one in enumerate(is_scalar) if is_one and not program.is_backward[v]]
-    yield from sorted(given)
-    yield from sorted({*(v for v in decision.schedule.forward if v not in given), *scalars})
+    yield from ((v, None) for v in sorted(given))
+    for value in sorted({*(v for v in decision.schedule.forward if v not in given), *scalars}):
+        yield value, None if is_scalar[value] else False
     done = set(scalars)
     for value in decision.schedule.backward:
-        yield from _scalars_before(program, value, is_scalar, done)
+        yield from ((u, None) for u in _scalars_before(program, value, is_scalar, done))
         if not is_scalar[value] and value not in given:
-            yield value
+            yield value, True
 
 
 def _scalars_before(program: Program, value: int, is_scalar: list[bool], done: set[int]) -> Iterator[int]:

@@ -12,6 +12,7 @@ from torch import fx
 
 from .. import torch_compat
 from .merge import merge_equal
+from .op_traits import is_random
 
 
 @dataclass(frozen=True)
@@ -77,11 +78,15 @@ def _is_backward_input(node: fx.Node) -> bool:
 
 def _backward_side(nodes: tuple[fx.Node, ...], ids: dict[fx.Node, int]) -> tuple[bool, ...]:
     side = [False] * len(nodes)
+    has_begun = False
     for i, node in enumerate(nodes):
         if node.op == "placeholder":
             side[i] = _is_backward_input(node)
-        else:
-            side[i] = torch_compat.is_must_be_in_backward(node) or any(side[ids[u]] for u in node.all_input_nodes)
+            continue
+        side[i] = torch_compat.is_must_be_in_backward(node) or any(side[ids[u]] for u in node.all_input_nodes)
+        has_begun = has_begun or side[i]
+        # A custom backward may draw numbers that depend on nothing: traced after its first op, not during the forward.
+        side[i] = side[i] or (has_begun and is_random(node) and torch_compat.side_tag(node) is None)
     return tuple(side)
 
 

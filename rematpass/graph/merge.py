@@ -13,7 +13,7 @@ from torch import fx
 
 from .. import torch_compat
 from ..torch_compat import OpOverload
-from .op_traits import base_name, is_builtin
+from .op_traits import base_name, is_builtin, is_random
 
 # Their contents are whatever was there before; nothing is gained by sharing them.
 _UNINITIALIZED = frozenset(("empty", "empty_like", "empty_strided", "new_empty", "new_empty_strided"))
@@ -78,8 +78,9 @@ def _may_merge(node: fx.Node) -> bool:
     target = node.target
     if not isinstance(target, OpOverload):
         return getattr(target, "__module__", None) in _ARITHMETIC
-    is_random = torch.Tag.nondeterministic_seeded in target.tags
-    return is_builtin(target) and not (is_random or target._schema.is_mutable or base_name(target) in _UNINITIALIZED)
+    return is_builtin(target) and not (
+        is_random(node) or target._schema.is_mutable or base_name(target) in _UNINITIALIZED
+    )
 
 
 def _frozen(argument: object) -> Hashable:

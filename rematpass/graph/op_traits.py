@@ -53,6 +53,11 @@ def is_builtin(target: OpOverload) -> bool:
     return target.namespace in BUILTIN_NAMESPACES
 
 
+def is_random(node: fx.Node) -> bool:
+    """Whether the operator may draw from a generator."""
+    return isinstance(node.target, OpOverload) and torch.Tag.nondeterministic_seeded in node.target.tags
+
+
 def is_symbol(node: fx.Node) -> bool:
     """Whether the node's value is a symbolic scalar, which costs no memory."""
     return isinstance(node.meta.get("val"), (torch.SymInt, torch.SymFloat, torch.SymBool, int, float, bool))

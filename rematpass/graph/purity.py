@@ -14,7 +14,7 @@ from torch import fx
 
 from ..declared import TRITON, DeclaredOp
 from ..torch_compat import HigherOrderOperator, OpOverload, triton_kernel_name
-from .op_traits import base_name, inner_nodes, is_builtin, is_symbol
+from .op_traits import base_name, inner_nodes, is_builtin, is_random, is_symbol
 
 Declared = Mapping[str, DeclaredOp]
 
@@ -96,7 +96,7 @@ def _random_reason(node: fx.Node) -> str | None:
     assert isinstance(target, OpOverload)
     if is_seed(node):
         return "random seed: the masks drawn from it are recomputed exactly"
-    if torch.Tag.nondeterministic_seeded not in target.tags or _argument(node, "dropout_p") == 0:
+    if not is_random(node) or _argument(node, "dropout_p") == 0:
         return None
     return f"{base_name(target)} is random and would draw again"
 

@@ -23,6 +23,7 @@ from .compiler import (
     mode_patches,
 )
 from .graphs import (
+    bind_to_half,
     checkpoint_region,
     extract_halves,
     is_must_be_in_backward,
@@ -49,6 +50,7 @@ __all__ = [
     "ShortenTraceback",
     "Unsupported",
     "as_compile_error",
+    "bind_to_half",
     "checkpoint_region",
     "compile_fx",
     "compile_uncached",
