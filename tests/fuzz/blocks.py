@@ -304,7 +304,6 @@ def several_draws(x: Tensor, y: Tensor) -> Tensor:
 RANDOM: dict[str, Block] = {
     "dropout": lambda x, y: functional.dropout(x, 0.5),
     "dropout_light": lambda x, y: functional.dropout(x, 0.1) + y,
-    "dropout_all": lambda x, y: functional.dropout(x, 1.0) + y,
     "dropout_in_place": lambda x, y: functional.dropout(x * 2, 0.3, inplace=True),
     "dropout1d": lambda x, y: functional.dropout1d(x, 0.4) + y,
     "dropout2d": lambda x, y: functional.dropout2d(image(x), 0.4).flatten(-2) * y,

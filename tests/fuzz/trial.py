@@ -27,6 +27,7 @@ from rematpass.errors import OptionError
 from tests.differential.steps import Outcome, Wrap, close, run_step
 
 from .modules import Program
+from .replay import Replay, between
 
 Same = Callable[[Tensor, Tensor], bool]
 
@@ -137,22 +138,31 @@ class Trial:
             eager = attempt(program)
             if eager.error is not None:
                 self.tally.discard(f"eager raises {eager.cause}")
-            pins, fastest, expected = self._without_limit(program)
+            pins, unlimited, expected = self._without_limit(program)
             self._compare_with_eager(program, expected, eager.outcome)
             self.tally.compared += 1
-            self._note(fastest, expected)
-            if fastest:
-                self._compare_budgets(program, pins, fastest, expected)
+            self._note(unlimited, expected)
+            if isinstance(unlimited, Replay):
+                self._replay(unlimited)
+            elif plans_of(unlimited):
+                self._compare_budgets(program, pins, plans_of(unlimited), expected)
 
-    def _without_limit(self, program: Program) -> tuple[dict[str, Any], list[rematpass.Plan], Outcome]:
-        """(pins that were taken, plans, outcome) with no limit."""
+    def _make(self, program: Program, budget: object, pins: dict[str, Any]) -> Any:
+        if self.executor is Replay:
+            return Replay(program.shares, **pins)
+        return self.executor(budget, **pins, **dict(self.options))
+
+    def _without_limit(self, program: Program) -> tuple[dict[str, Any], Any, Outcome]:
+        """(pins that were taken, executor, outcome) with no limit."""
         pins = program.pinned()
-        unlimited = self.executor("none", **pins, **dict(self.options))
+        unlimited = self._make(program, "none", pins)
         found = attempt(program, unlimited)
-        if isinstance(found.error, OptionError) and pins:
-            self.tally.notes[f"pins refused: {re.sub(r'[^ ]*[0-9][^ ]*', '_', str(found.error))[:100]}"] += 1
+        if isinstance(found.error, OptionError):
+            what = re.sub(r"'blocks[^']*'|\b\w*\d+\b", "_", str(found.error)).partition(". Try")[0]
+            self.tally.notes[f"wish refused: {what.partition(' Nearest')[0][:110]}"] += 1
+            hypothesis.assume(pins)
             pins = {}
-            unlimited = self.executor("none", **dict(self.options))
+            unlimited = self._make(program, "none", pins)
             found = attempt(program, unlimited)
         if found.error is not None:
             theirs = attempt(program, self.reference)
@@ -160,12 +170,7 @@ class Trial:
                 self.tally.discard(f"torch raises {theirs.cause}")
             raise found.error
         self.tally.notes["programs with pins"] += bool(pins)
-        return pins, self._plans(unlimited), found.outcome
-
-    def _plans(self, executor: Any) -> list[rematpass.Plan]:
-        with warnings.catch_warnings():
-            warnings.filterwarnings("ignore", message="rematpass: 0 graphs planned")
-            return list(executor.plans)
+        return pins, unlimited, found.outcome
 
     def _compare_with_eager(self, program: Program, found: Outcome, eager: Outcome) -> None:
         if program.is_random and not self.may_draw_alike:
@@ -176,33 +181,45 @@ class Trial:
             return
         theirs = attempt(program, self.reference)
         if theirs.outcome is not None and not found.differences(theirs.outcome, is_close):
-            names = sorted({re.sub(r"\b(of|output|argument) .*|: .*| differs.*", r"\1", d) for d in differences})
+            names = sorted({re.sub(r"\b(of|output|argument|buffer) .*|: .*| differs.*", r"\1", d) for d in differences})
             self.tally.discard(f"torch's own partition differs from eager, too: {', '.join(names)}")
         raise AssertionError(f"differs from eager, not from torch's own partition: {differences}")
 
-    def _note(self, plans: list[rematpass.Plan], outcome: Outcome) -> None:
-        self.tally.notes[f"{len(plans)} graphs planned"] += 1
+    def _note(self, unlimited: Any, outcome: Outcome) -> None:
+        self.tally.notes[f"{len(plans_of(unlimited))} graphs planned"] += 1
         finite = all(t is None or bool(torch.isfinite(t).all()) for t in outcome.tensors.values())
         self.tally.notes["outcomes that are not finite"] += not finite
+
+    def _replay(self, unlimited: Replay) -> None:
+        for graph in unlimited.graphs:
+            assert list(graph.check()) == []
+            budgets = [budget for budget, _, _ in graph.others]
+            self._note_budgets(budgets, graph.fastest)
+
+    def _note_budgets(self, budgets: list[int], fastest: rematpass.Plan) -> None:
+        self.tally.notes["budgets"] += len(budgets)
+        self.tally.notes["budgets below the fastest plan's peak"] += sum(
+            b < fastest.fastest_peak_bytes for b in budgets
+        )
 
     def _compare_budgets(
         self, program: Program, pins: dict[str, Any], fastest: list[rematpass.Plan], expected: Outcome
     ) -> None:
         above = None
         for share in program.shares:
-            budget = max(_between(plan, share) for plan in fastest)
-            limited = self.executor(budget, **pins, **dict(self.options))
+            budget = max(between(plan, share) for plan in fastest)
+            limited = self._make(program, budget, pins)
             found = run_step(program, limited)
-            peaks = [plan.peak_bytes for plan in self._plans(limited)]
+            peaks = [plan.peak_bytes for plan in plans_of(limited)]
             differences = found.differences(expected, self.same(program))
             assert differences == [], f"at a budget of {budget} bytes"
             assert max(peaks) <= budget
             assert above is None or all(p <= a for p, a in zip(peaks, above, strict=True)), f"{peaks} above {above}"
             above = peaks
-            self.tally.notes["budgets"] += 1
-            self.tally.notes["budgets below the fastest plan's peak"] += budget < fastest[0].fastest_peak_bytes
+            self._note_budgets([budget], fastest[0])
 
 
-def _between(plan: rematpass.Plan, share: int) -> int:
-    bottom, top = plan.smallest_peak_bytes, plan.fastest_peak_bytes
-    return bottom + (top - bottom) * share // 100
+def plans_of(executor: Any) -> list[rematpass.Plan]:
+    with warnings.catch_warnings():
+        warnings.filterwarnings("ignore", message="rematpass: 0 graphs planned")
+        return list(executor.plans)
