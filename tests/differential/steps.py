@@ -116,7 +116,7 @@ def observe(model: object, arguments: object, outputs: object) -> Outcome:
 def _arguments_seen(arguments: list[Tensor]) -> Iterator[tuple[str, Tensor | None]]:
     for i, argument in enumerate(arguments):
         yield f"argument {i}", argument.detach()
-        if argument.is_leaf:
+        if argument.is_leaf or argument.retains_grad:
             yield f"gradient of argument {i}", argument.grad
 
 

@@ -11,7 +11,7 @@ from rematpass.check.schedule import check_schedule
 from rematpass.solve.liveness import simulate
 from rematpass.solve.search import Frontier
 from tests.naive_simulator import naive_timeline
-from tests.programs import EXTERN, PART, Builder, Layer, layered
+from tests.programs import EXTERN, PART, POINTWISE, REDUCTION, Builder, Layer, layered
 from tests.strategies import programs, stacked_programs
 
 BUDGETS = 9
@@ -56,6 +56,17 @@ def test_random_programs_for_a_fusing_executor(program):
 @given(stacked_programs())
 def test_stacks_of_a_random_block(program):
     check_frontier(program)
+
+
+@settings(deadline=None, max_examples=30, derandomize=True)
+@given(st.one_of(programs(), programs(is_fusing=True), stacked_programs()), st.randoms(use_true_random=False))
+def test_what_must_not_be_kept_is_not_kept_though_it_lies_on_a_boundary_or_is_returned(program, random):
+    may_keep = [
+        may and not (kind in (EXTERN, POINTWISE, REDUCTION) and again and random.random() < 0.5)
+        for may, kind, again in zip(program.may_keep, program.kind, program.may_recompute, strict=True)
+    ]
+    _, points = check_frontier(replace(program, may_keep=tuple(may_keep)))
+    assert all(may_keep[v] for p in points for v in p.decision.kept)
 
 
 LAYERS = st.builds(Layer, st.integers(50, 150), st.integers(800, 1500), st.integers(1, 20), st.integers(1, 20))
