@@ -24,7 +24,7 @@ def check_split(forward: fx.GraphModule, backward: fx.GraphModule, num_fwd_outpu
     tensors = [n.name for n in nodes if isinstance(n.meta.get("val"), torch.Tensor)]
     several = next((n.name for n in nodes if isinstance(n.meta.get("val"), list | tuple)), None)
     if several is not None:
-        raise SplitError(f"the forward saves {several}, which is several tensors at once; only each of them can be saved")
+        raise SplitError(f"the forward saves {several}, which is several tensors; each is saved by itself")
     taken = [str(n.target) for n in backward.graph.nodes if n.op == "placeholder"]
     if len(taken) < len(saved):
         raise SplitError(f"the forward saves {len(saved)} values, the backward takes only {len(taken)}")
