@@ -39,6 +39,7 @@ from .graphs import (
     user_label,
     user_policy,
 )
+from .job import default_store
 from .sizes import evaluated, traced_with, upper_bounds
 
 __all__ = [
@@ -54,6 +55,7 @@ __all__ = [
     "compile_uncached",
     "compile_wrapper_of",
     "current_compile_wrapper",
+    "default_store",
     "evaluated",
     "extract_halves",
     "inductor_keys",
