@@ -2,10 +2,6 @@
 
 import copy
 import json
-import os
-import subprocess
-import sys
-from subprocess import PIPE
 
 import pytest
 import torch
@@ -14,6 +10,7 @@ from torch import nn
 from torch._dynamo.utils import counters
 
 import rematpass
+from tests.processes import finish, start_python
 
 SCALAR = {"cpp.simdlen": 1}  # kernels without vector instructions compile twice as fast
 
@@ -43,19 +40,6 @@ class Tiny(nn.Module):
 def tiny():
     torch.manual_seed(0)
     return Tiny(), torch.ones(64, 8)
-
-
-def start_python(script, **environment):
-    """`script` in a fresh interpreter with the caches of this test run."""
-    env = {**os.environ, **environment}
-    return subprocess.Popen([sys.executable, "-c", script], stdout=PIPE, stderr=PIPE, text=True, env=env)
-
-
-def finish(process):
-    """(stdout, stderr) of a process that must succeed."""
-    stdout, stderr = process.communicate(timeout=300)
-    assert process.returncode == 0, stderr[-3000:]
-    return stdout, stderr
 
 
 STEP = """
