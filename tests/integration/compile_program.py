@@ -18,9 +18,11 @@ from pathlib import Path
 from typing import Any
 
 import torch
+import torch._inductor.compile_fx  # once, not in every fork
 from torch import nn
 
 import rematpass
+import rematpass.backend
 
 
 def compile_step() -> dict[str, Any]:

@@ -116,7 +116,7 @@ def on_device(total_bytes: int, free_bytes: int) -> None:
 
 def main(rank: int, file: str) -> None:
     dist.init_process_group(
-        "gloo", init_method=f"file://{file}", rank=rank, world_size=2, timeout=timedelta(seconds=120)
+        "gloo", init_method=f"file://{file}", rank=rank, world_size=2, timeout=timedelta(seconds=280)
     )
     seen: dict[str, Any] = {"plans": plan_all(), "eager": eager(), "none": step("none")}
     plan = rematpass.Plan.from_json(seen["none"]["plan"])
