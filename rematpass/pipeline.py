@@ -47,7 +47,7 @@ class Settings:
         device: prices.
         is_fusing: the halves go to a compiler that fuses.
         on_infeasible: "error" or "warn".
-        time_limit: seconds for the search.
+        time_limit: seconds for the search, counted in work (see `Effort`).
         save, recompute: the user's globs.
         declared: what the user said of custom operators.
         fingerprint: of everything above and of the code.

@@ -19,7 +19,9 @@ from .plan_types import (
     CurvePoint,
     Decision,
     Neighbour,
+    Phase,
     Plan,
+    Role,
     TimelinePoint,
     ValueRecord,
     relative_gap,
@@ -188,7 +190,7 @@ def _timeline(inputs: Inputs, point: FrontierPoint, timeline: Timeline) -> tuple
     names = [value.name for value in inputs.facts.values]
     skipped = (Kind.INPUT, Kind.SYMBOL)
     rows = []
-    halves = (
+    halves: tuple[tuple[Phase, tuple[int, ...], Sequence[int]], ...] = (
         ("forward", point.decision.schedule.forward, timeline.forward_bytes),
         ("backward", point.decision.schedule.backward, timeline.backward_bytes),
     )
@@ -207,12 +209,12 @@ def record_alive(inputs: Inputs, point: FrontierPoint) -> tuple[AliveRecord, ...
     is_backward_now = timeline.peak_position >= len(timeline.forward_bytes)
     for v, size in list_alive(program, point.decision.schedule, timeline.peak_position):
         value = inputs.facts.values[v]
-        role = "gradient" if v in gradients else _role(program, point, v, is_backward_now)
+        role: Role = "gradient" if v in gradients else _role(program, point, v, is_backward_now)
         rows.append(AliveRecord(value.name, size, role, value.module, value.source))
     return tuple(sorted(rows, key=lambda row: -row.bytes))
 
 
-def _role(program: Program, point: FrontierPoint, v: int, is_backward_now: bool) -> str:
+def _role(program: Program, point: FrontierPoint, v: int, is_backward_now: bool) -> Role:
     if v in point.decision.kept:
         return "kept"
     if is_backward_now and not program.is_backward[v]:

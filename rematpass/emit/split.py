@@ -56,7 +56,7 @@ def _expand(joint: JointProgram, program: Program, decision: Decision) -> dict[i
         latest[node] = graph.node_copy(node, latest.__getitem__)
         first.setdefault(value, latest[node])
         if is_backward is not None:
-            torch_compat.bind_to_half(latest[node], is_backward=is_backward)
+            latest[node].meta.update(torch_compat.half_tag(is_backward=is_backward))
     output = next(n for n in joint.gm.graph.nodes if n.op == "output")
     graph.node_copy(output, latest.__getitem__)
     joint.gm.graph = graph

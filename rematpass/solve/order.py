@@ -111,7 +111,7 @@ def keep_instead(program: Program, values: Iterable[int]) -> set[int]:
         seen.add(v)
         if program.may_keep[v]:
             found.add(v)
-        else:
+        elif program.may_recompute[v]:  # of an op that may not run again, the results are kept instead
             stack.extend(program.needs[v])
     return found
 

@@ -23,9 +23,9 @@ from .compiler import (
     mode_patches,
 )
 from .graphs import (
-    bind_to_half,
     checkpoint_region,
     extract_halves,
+    half_tag,
     is_must_be_in_backward,
     is_must_be_in_forward,
     is_mutable,
@@ -40,6 +40,7 @@ from .graphs import (
     user_label,
     user_policy,
 )
+from .job import default_store
 from .sizes import evaluated, traced_with, upper_bounds
 
 __all__ = [
@@ -50,14 +51,15 @@ __all__ = [
     "ShortenTraceback",
     "Unsupported",
     "as_compile_error",
-    "bind_to_half",
     "checkpoint_region",
     "compile_fx",
     "compile_uncached",
     "compile_wrapper_of",
     "current_compile_wrapper",
+    "default_store",
     "evaluated",
     "extract_halves",
+    "half_tag",
     "inductor_keys",
     "is_must_be_in_backward",
     "is_must_be_in_forward",

@@ -69,13 +69,13 @@ def side_tag(node: fx.Node) -> str | None:
     return cast("str | None", node.meta.get("partitioner_tag"))
 
 
-def bind_to_half(node: fx.Node, *, is_backward: bool) -> None:
-    """Make `extract_halves` put a node of ours into one half and not into the other (2.11-2.15).
+def half_tag(*, is_backward: bool) -> dict[str, str]:
+    """What a node of ours says in its meta for `extract_halves` to put it into that half only (2.11-2.15).
 
     Without it torch copies into both whatever it can compute there, and drops only what is dead and pure: a random
     operator whose inputs are kept would draw again in the backward, an assertion or a collective run twice.
     """
-    node.meta["partitioner_tag"] = "must_be_in_backward" if is_backward else "must_be_in_forward"
+    return {"partitioner_tag": "must_be_in_backward" if is_backward else "must_be_in_forward"}
 
 
 def is_mutable(node: fx.Node) -> bool:

@@ -15,13 +15,17 @@ PACKAGE = "rematpass"
 MAX_FUNCTION, MAX_FILE, MAX_NESTING = 60, 400, 3
 
 # Which rooms a room may import, besides itself. What is not here is not allowed: a new room needs a row.
-FREE = {"errors", "plan_types", "options"}
+FREE = {"errors", "plan_types", "options", "files"}
 BELOW_PIPELINE = {*FREE, "declared", "torch_compat", "cost", "solve", "graph", "emit", "check", "report"}
 MAY_IMPORT = {
+    "version": set(),
     "errors": {"plan_types"},
     "plan_types": {"errors"},
     "options": {"errors"},
     "declared": {"errors"},
+    "files": set(),
+    "typed_json": set(),
+    "plan_file": {"errors", "plan_types", "version", "files", "typed_json"},
     "torch_compat": {*FREE, "declared"},
     "solve": {"errors"},
     "cost": FREE,
@@ -29,20 +33,21 @@ MAY_IMPORT = {
     "emit": {*FREE, "torch_compat", "graph", "solve"},
     "check": {*FREE, "torch_compat", "cost", "solve", "graph"},
     "report": {*FREE, "check", "cost"},
-    "store": FREE,
+    "store": {*FREE, "plan_file"},
     "naming": {"errors", "torch_compat"},
     "record": BELOW_PIPELINE,
     "pipeline": {*BELOW_PIPELINE, "record"},
-    "device": {*BELOW_PIPELINE, "pipeline"},
-    "backend": {*BELOW_PIPELINE, "pipeline", "device", "store"},
+    "ranks": {*FREE, "torch_compat", "cost"},
+    "device": {*BELOW_PIPELINE, "pipeline", "ranks"},
+    "backend": {*BELOW_PIPELINE, "pipeline", "ranks", "device", "store"},
     "api": {*BELOW_PIPELINE, "pipeline", "device", "backend"},
-    "__init__": {*BELOW_PIPELINE, "api", "naming"},
+    "__init__": {*BELOW_PIPELINE, "api", "naming", "plan_file", "version"},
     "demo": {*BELOW_PIPELINE, "pipeline", "__init__"},
     "cli": {*BELOW_PIPELINE, "pipeline", "backend", "__init__", "demo"},
     "__main__": {"cli"},
 }
-# Upward, and so only inside the function that prints.
-MAY_IMPORT_TO_PRINT = {"errors": {"report"}, "plan_types": {"report"}}
+# Upward, and so only inside the function that prints or saves.
+MAY_IMPORT_TO_SHOW = {"errors": {"report"}, "plan_types": {"report", "plan_file"}}
 # The type that the solver takes: graph/ fills it in. Nothing else of solve/ is open to it.
 SOLVER_INPUT = f"{PACKAGE}.solve.program."
 
@@ -113,9 +118,9 @@ def imports_upward(module: Module) -> Iterator[str]:
         return
     lazy = {id(node) for function in module.functions for node in ast.walk(function)}
     for node, name in imported(module):
-        to_print = MAY_IMPORT_TO_PRINT.get(module.room, set()) if id(node) in lazy else set()
+        to_show = MAY_IMPORT_TO_SHOW.get(module.room, set()) if id(node) in lazy else set()
         room = room_of(name)
-        if room not in {None, module.room, *MAY_IMPORT[module.room], *to_print}:
+        if room not in {None, module.room, *MAY_IMPORT[module.room], *to_show}:
             yield module.at(node, f"imports {name}")
         elif (module.room, room) == ("graph", "solve") and not f"{name}.".startswith(SOLVER_INPUT):
             yield module.at(node, f"imports {name}: only {SOLVER_INPUT}* is open to graph")

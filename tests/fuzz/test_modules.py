@@ -8,13 +8,12 @@ The quick profile is part of the suite and always runs the same programs. The lo
 import os
 
 import pytest
-import torch
 from hypothesis import HealthCheck, Phase, given, settings
 
-from tests.differential.steps import Backend, OpByOp, close, equal
+from tests.differential.steps import OpByOp, equal
 
 from .modules import programs
-from .trial import Tally, Trial, tolerance, torch_op_by_op
+from .trial import Tally, Trial, torch_op_by_op
 
 MANY = int(os.environ.get("FUZZ_EXAMPLES", "1000"))
 ANY_TIME = {

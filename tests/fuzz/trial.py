@@ -94,7 +94,7 @@ class Attempt:
 def attempt(program: Program, wrap: Wrap | None = None) -> Attempt:
     try:
         return Attempt(run_step(program) if wrap is None else run_step(program, wrap))
-    except Exception as error:  # noqa: BLE001  whatever it is, it is judged by whether torch raises it, too
+    except Exception as error:
         return Attempt(error=getattr(error, "inner_exception", None) or error)
 
 
