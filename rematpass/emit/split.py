@@ -7,6 +7,7 @@ changes the order, never merges two computations of one value.
 from __future__ import annotations
 
 from collections.abc import Iterator
+from typing import cast
 
 from torch import fx
 
@@ -58,7 +59,11 @@ def _expand(joint: JointProgram, program: Program, decision: Decision) -> dict[i
         if is_backward is not None:
             latest[node].meta.update(torch_compat.half_tag(is_backward=is_backward))
     output = next(n for n in joint.gm.graph.nodes if n.op == "output")
-    graph.node_copy(output, latest.__getitem__)
+    returned = graph.node_copy(output, latest.__getitem__)
+    # The forward returns what it computed itself, not what the backward computes again.
+    own = [None if o is None else first[o] for o in joint.forward_outputs]
+    rest = cast("list[fx.Node | None]", torch_compat.leaves(returned.args)[len(own) :])
+    returned.args = ((*own, *rest),)
     joint.gm.graph = graph
     return first
 

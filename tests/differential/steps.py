@@ -9,8 +9,9 @@ rounding.
 from __future__ import annotations
 
 import warnings
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
+from types import MappingProxyType
 from typing import Any
 
 import torch
@@ -123,7 +124,10 @@ def _arguments_seen(arguments: list[Tensor]) -> Iterator[tuple[str, Tensor | Non
 class OpByOp:
     """Wraps a model so that both halves of our split run one op at a time. `plans` lists the plans made."""
 
-    def __init__(self, memory_budget: object, **options: object) -> None:
+    def __init__(
+        self, memory_budget: object, *, compile_options: Mapping[str, Any] = MappingProxyType({}), **options: object
+    ) -> None:
+        self._compile_options = compile_options
         self._split = rematpass.partition_fn(memory_budget=memory_budget, **options)
 
     @property
@@ -135,13 +139,16 @@ class OpByOp:
         backend = aot_autograd(
             fw_compiler=nop, bw_compiler=nop, partition_fn=self._split, keep_inference_input_mutations=True
         )
-        return torch.compile(model, backend=backend)
+        return torch.compile(model, backend=backend, **self._compile_options)
 
 
 class Backend:
     """Wraps a model in `torch.compile(backend="rematpass")`. `plans` lists the plans made so far."""
 
-    def __init__(self, memory_budget: object, **options: object) -> None:
+    def __init__(
+        self, memory_budget: object, *, compile_options: Mapping[str, Any] = MappingProxyType({}), **options: object
+    ) -> None:
+        self._compile_options = compile_options
         self._options = {"memory_budget": memory_budget, **SCALAR, **options}
         self._compiled: Callable[..., Any] | None = None
 
@@ -151,7 +158,7 @@ class Backend:
 
     def __call__(self, model: Callable[..., Any]) -> Callable[..., Any]:
         torch._dynamo.reset()
-        self._compiled = torch.compile(model, backend="rematpass", options=self._options)
+        self._compiled = torch.compile(model, backend="rematpass", options=self._options, **self._compile_options)
         return self._compiled
 
 

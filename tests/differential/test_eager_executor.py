@@ -197,3 +197,23 @@ def test_predicted_peak_is_what_an_executor_without_fusion_really_allocates(make
     measured = rematpass.measure_peak(train) + storage_bytes([x, *parameters.values()])
     assert measured <= plan.peak_bytes * 1.01
     assert measured >= plan.peak_bytes * 0.9
+
+
+def test_the_forward_returns_what_it_computed_itself():
+    """Not the recomputed copy, which would have to run in the forward, too."""
+    ran = []
+
+    def counting(gm, inputs):
+        ran.append([str(node.target) for node in gm.graph.nodes].count("aten.exp.default"))
+        return nop(gm, inputs)
+
+    def function(x):
+        y = x.exp()
+        return y, y.sin().sum()
+
+    split = rematpass.partition_fn(memory_budget="none", recompute=["exp"])
+    compiled = aot_function(function, counting, counting, partition_fn=split)
+    x = matrix(4, 4)
+    y, total = compiled(x)
+    (y.sum() + total).backward()
+    assert ran == [1, 1]
