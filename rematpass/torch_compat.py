@@ -28,6 +28,7 @@ from torch._ops import HigherOrderOperator, OpOverload
 from torch.fx import Node
 
 __all__ = [
+    "NO_VERSION_CHECK",
     "CustomPartitionerFn",
     "HigherOrderOperator",
     "Node",
@@ -54,6 +55,11 @@ __all__ = [
     "torch_version",
     "user_policy",
 ]
+
+
+# Key of `node.meta`: the runtime hands this value to the backward without looking whether it was changed in place
+# (2.13; where torch knows no such key, every kept tensor is checked).
+NO_VERSION_CHECK = "saved_tensor_with_no_vc_check"
 
 
 def compile_fx(

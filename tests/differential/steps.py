@@ -2,8 +2,8 @@
 
 A `make` function builds a fresh module (or function) and its arguments. A step compiles it, runs it, sums its outputs
 with fixed weights and differentiates; afterwards everything a user could see is noted. Executors: eager; both halves of
-our split run op by op, where recomputed values must be equal bit by bit; and the backend itself, where fusion may change
-rounding.
+our split run op by op, where recomputed values must be equal bit by bit; and the backend itself, where fusion may round
+differently.
 """
 
 from __future__ import annotations
@@ -20,6 +20,7 @@ from torch._dynamo.backends.common import aot_autograd
 from torch.utils import _pytree
 
 import rematpass
+from rematpass.backend import plans_of
 
 Make = Callable[[], tuple[Callable[..., Any], tuple[Any, ...]]]
 Wrap = Callable[[Any], Any]
@@ -71,6 +72,9 @@ def close(relative: float, absolute: float | None = None) -> Callable[[Tensor, T
         return torch.allclose(x, y, rtol=relative, atol=bound, equal_nan=True)
 
     return is_close
+
+
+CLOSE = close(1e-4)
 
 
 def tensors_in(tree: object) -> list[Tensor]:
@@ -167,7 +171,7 @@ class Backend:
 
     @property
     def plans(self) -> list[rematpass.Plan]:
-        return [plan for compiled in self._compiled for plan in rematpass.plans(compiled)]
+        return [plan for compiled in self._compiled for plan in plans_of(compiled)]
 
     def __call__(self, model: Callable[..., Any]) -> Callable[..., Any]:
         torch._dynamo.reset()
@@ -188,7 +192,7 @@ def check_budgets(
     *,
     step: Step = forward_backward,
     count: int = 5,
-    eager: Callable[[Tensor, Tensor], bool] | None = close(1e-4),
+    eager: Callable[[Tensor, Tensor], bool] | None = CLOSE,
     same: Callable[[Tensor, Tensor], bool] = equal,
     reference: Wrap = as_it_is,
     **options: object,

@@ -15,7 +15,6 @@ from torch.nn import functional
 import rematpass
 from tests.differential.steps import (
     SCALAR,
-    Backend,
     OpByOp,
     as_it_is,
     check_backend,
@@ -24,7 +23,6 @@ from tests.differential.steps import (
     forward_backward,
     plain,
     plain_inductor,
-    run_step,
     weighted_sum,
 )
 
@@ -210,9 +208,14 @@ def optimizer_in_backward(model, arguments, wrap):
     """Each parameter is updated as soon as its gradient is there, while other layers still run backward."""
     for layer in model.layers:
         layer.forward = wrap(layer.forward)
-    for p in model.parameters():
-        optimizer = torch.optim.SGD([p], lr=0.1)
-        p.register_post_accumulate_grad_hook(lambda _, optimizer=optimizer: (optimizer.step(), optimizer.zero_grad()))
+    optimizers = {p: torch.optim.SGD([p], lr=0.1) for p in model.parameters()}
+
+    def update(p):
+        optimizers[p].step()
+        p.grad = None
+
+    for p in optimizers:
+        p.register_post_accumulate_grad_hook(update)
     for _ in range(3):
         model(*arguments).square().mean().backward()
 
@@ -320,6 +323,17 @@ def train_and_evaluate(model, arguments, wrap):
     return [output.detach().clone() for output in outputs]
 
 
+def train_and_validate(model, arguments, wrap):
+    compiled = wrap(model)
+    for _ in range(2):
+        compiled.train()
+        weighted_sum(compiled(*arguments)).backward()
+        compiled.eval()
+        with torch.no_grad():
+            y = compiled(*arguments)
+    return y
+
+
 def structured(model, arguments, wrap):
     result = wrap(model)(*arguments)
     assert isinstance(result, Result)
@@ -358,12 +372,12 @@ def two_models_and_a_loss(model, arguments, wrap):
     return [p.grad for p in other.parameters()]
 
 
-class InterruptedError_(Exception):
+class InterruptError(Exception):
     pass
 
 
 def interrupt(*_):
-    raise InterruptedError_
+    raise InterruptError
 
 
 def going_on_after_errors(model, arguments, wrap):
@@ -371,13 +385,13 @@ def going_on_after_errors(model, arguments, wrap):
     compiled = wrap(model)
     y = compiled(*arguments)
     y.register_hook(interrupt)
-    with pytest.raises(InterruptedError_):
+    with pytest.raises(InterruptError):
         weighted_sum(y).backward()
     with pytest.raises(RuntimeError):
         compiled(torch.ones(3, 5))
     y = compiled(*arguments)
     handle = next(model.parameters()).register_hook(interrupt)
-    with pytest.raises(InterruptedError_):
+    with pytest.raises(InterruptError):
         weighted_sum(y).backward()
     handle.remove()
     model.zero_grad()
@@ -386,7 +400,7 @@ def going_on_after_errors(model, arguments, wrap):
 
 
 def in_threads(model, arguments, wrap, *, is_warm=False):
-    """Four threads use one compiled model at once, from its compilation on; or only after it."""
+    """Two threads use one compiled model at once, from its compilation on; or only after it."""
     compiled, results = wrap(model), {}
     if is_warm:
         weighted_sum(compiled(*arguments)).backward()
@@ -395,12 +409,12 @@ def in_threads(model, arguments, wrap, *, is_warm=False):
         x = (arguments[0].detach() * scale).requires_grad_()
         results[scale] = torch.autograd.grad(weighted_sum(compiled(x)), [x, *model.parameters()])
 
-    threads = [threading.Thread(target=work, args=(scale,)) for scale in range(1, 5)]
+    threads = [threading.Thread(target=work, args=(scale,)) for scale in (1, 2)]
     for thread in threads:
         thread.start()
     for thread in threads:
         thread.join()
-    return [results[scale] for scale in range(1, 5)]
+    return [results[scale] for scale in (1, 2)]
 
 
 def backward_in_another_thread(model, arguments, wrap):
@@ -534,6 +548,121 @@ def test_gradients_through_some_outputs(step):
     check_budgets(make_with(Heads), step=step, eager=equal, reference=plain)
 
 
-@pytest.mark.parametrize("step", ON_ONE_NET)
-def test_practice_through_inductor(step):
-    check_backend(make_net, step=step, count=2)
+THROUGH_INDUCTOR = [
+    pytest.param(make_net, micro_batches, id="micro_batches"),
+    pytest.param(make_net, ten_steps(ADAMW), id="ten_steps_of_adamw"),
+    pytest.param(make_net, hooks_on_tensors, id="hooks_on_tensors"),
+    pytest.param(make_net, twice_in_a_step, id="twice_in_a_step"),
+    pytest.param(make_net, in_threads, id="compiled_by_threads"),
+    pytest.param(make_net, copied, id="copied"),
+    pytest.param(make_net, saved_elsewhere, id="saved_elsewhere"),
+    pytest.param(make_net, going_on_after_errors, id="going_on_after_errors"),
+    pytest.param(make_net, two_models_and_a_loss, id="two_models_and_a_loss"),
+    pytest.param(make_net, with_compiled_autograd, id="with_compiled_autograd"),
+]
+
+
+@pytest.mark.parametrize(("make", "step"), THROUGH_INDUCTOR)
+def test_practice_through_inductor(make, step):
+    check_backend(make, step=step, count=2)
+
+
+@pytest.mark.parametrize(
+    ("make", "step"),
+    [
+        pytest.param(make_adapted, adapter_steps, id="adapters"),
+        pytest.param(make_with(Norms), train_and_validate, id="train_and_validate"),
+        pytest.param(make_with(Heads), one_output_only, id="one_output_only"),
+    ],
+)
+def test_practice_through_inductor_is_as_without_us(make, step):
+    """Inductor draws its own random numbers; torch.compile has zeros where eager leaves None."""
+    check_backend(make, step=step, count=2, reference=plain_inductor)
+
+
+def test_backward_twice_through_inductor():
+    """Without donated buffers, which torch asks for in its error: see below."""
+    with torch._functorch.config.patch(donated_buffer=False):
+        check_backend(make_net, step=backward_twice, count=2)
+
+
+BACKENDS = [
+    pytest.param({"options": SCALAR}, id="plain"),
+    pytest.param({"backend": "rematpass", "options": {"memory_budget": "none", **SCALAR}}, id="ours"),
+]
+
+
+@pytest.mark.parametrize("backend", BACKENDS)
+def test_a_graph_compiled_to_give_its_buffers_away_cannot_be_retained(backend):
+    model, (x,) = make_net()
+    compiled = torch.compile(model, **backend)
+    compiled(x).sum().backward()
+    with pytest.raises(RuntimeError, match=r"requires create_graph=False and retain_graph=False"):
+        compiled(x).sum().backward(retain_graph=True)
+
+
+@pytest.mark.parametrize("backend", BACKENDS)
+def test_double_backward_gives_torchs_own_error(backend):
+    model, (x,) = make_net()
+    with torch._functorch.config.patch(donated_buffer=False):  # or the error above may come first
+        y = torch.compile(model, **backend)(x)
+        (gradient,) = torch.autograd.grad(y.square().sum(), x, create_graph=True)
+        with pytest.raises(RuntimeError, match="aot_autograd does not currently support double backward"):
+            gradient.square().sum().backward()
+
+
+@pytest.mark.filterwarnings(
+    "ignore:Anomaly Detection has been enabled", "ignore:Error detected in CompiledFunctionBackward"
+)
+def test_anomaly_mode_finds_the_compiled_backward():
+    def infinite(x):
+        return (x * 0).sqrt().sum()
+
+    x = torch.ones(3, requires_grad=True)
+    with torch.autograd.detect_anomaly(), pytest.raises(RuntimeError, match="'CompiledFunctionBackward' returned nan"):
+        OpByOp("none")(infinite)(x).backward()
+
+
+def test_functorch_around_a_compiled_model_runs_it_eagerly():
+    """torch's own choice: with plain Inductor likewise. `plans` says that nothing was planned."""
+    model, (x,) = make_net()
+    compiled = torch.compile(model, backend="rematpass", options={"memory_budget": "none", **SCALAR})
+
+    def gradient(model):
+        return torch.func.grad(lambda x: model(x).square().sum())(x.detach())
+
+    assert torch.equal(gradient(compiled), gradient(model))
+    assert torch.equal(torch.vmap(compiled)(x), torch.vmap(model)(x))
+    with pytest.warns(UserWarning, match="0 graphs planned"):
+        assert rematpass.plans(compiled) == []
+
+
+def test_a_pickled_compiled_model_is_compiled_again():
+    model, (x,) = make_net()
+    smallest = rematpass.plan(model, (x,), memory_budget="none").smallest_peak_bytes
+    compiled = torch.compile(model, backend="rematpass", options={"memory_budget": smallest, **SCALAR})
+    twin = pickle.loads(pickle.dumps(compiled))
+    for either in (model, twin):
+        weighted_sum(either(x)).backward()
+    torch.testing.assert_close([p.grad for p in twin.parameters()], [p.grad for p in model.parameters()])
+    assert [plan.peak_bytes for plan in rematpass.plans(twin)] == [smallest]
+
+
+def test_compiled_in_place_as_trainers_want_it():
+    model, (x,) = make_net()
+    reference = copy.deepcopy(model)
+    model.compile(backend="rematpass", options={"memory_budget": "none", **SCALAR})
+    for either in (model, reference):
+        weighted_sum(either(x)).backward()
+    torch.testing.assert_close([p.grad for p in model.parameters()], [p.grad for p in reference.parameters()])
+    assert len(rematpass.plans(model)) == 1
+
+
+def test_layers_compiled_one_by_one_share_code_and_its_plan():
+    model, (x,) = make_net()
+    for layer in model.layers:
+        layer.compile(backend="rematpass", options={"memory_budget": "none", **SCALAR})
+    weighted_sum(model(x)).backward()
+    assert len(rematpass.plans(model.layers[0])) == 1
+    with pytest.warns(UserWarning, match="another model of the same class"):
+        assert rematpass.plans(model.layers[1]) == []
