@@ -180,7 +180,7 @@ def plans(compiled: object) -> list[Plan]:
             "rematpass: 0 graphs planned. Run a training step first; compile with torch.compile(model, "
             "backend='rematpass') rather than model.compile() on a built-in module class such as nn.Sequential, which "
             "torch never compiles; with inductor_options() a step that Inductor took from its cache has no plan; where "
-            "torch runs what it compiled for another model of the same class with equal options, that one has the plan.",
+            "torch runs what it compiled for another model of the same class and options, that one has the plan.",
             stacklevel=2,
         )
     return found
