@@ -16,6 +16,7 @@ from typing import Any
 
 from bench.conditions import describe_machine
 from rematpass import BudgetTooSmall, Problem, ProblemError, solve
+from rematpass.files import write_whole
 
 FIELDS = ("duration", "bytes", "inputs", "is_forward", "outputs")
 SHARES = (0.9, 0.8, 0.7, 0.5, 0.3, 0.2)
@@ -107,7 +108,7 @@ def main(argv: list[str] | None = None) -> int:
     if arguments.json:
         result: dict[str, Any] = {**describe_machine(), "time_limit": arguments.time_limit}
         result["rows"] = [asdict(row) for row in rows]
-        arguments.json.write_text(json.dumps(result, indent=1) + "\n")
+        write_whole(arguments.json, json.dumps(result, indent=1) + "\n")
     return 0
 
 

@@ -29,6 +29,7 @@ from bench.joint_graphs import Captured, capture
 from bench.quality_plot import plot_case
 from rematpass.cost.device_model import DeviceModel, find_device
 from rematpass.errors import OptionError
+from rematpass.files import write_whole
 from rematpass.solve.program import Decision, Program
 from rematpass.solve.search import Frontier
 
@@ -238,7 +239,7 @@ def main(argv: list[str] | None = None) -> int:
     print(format_verdict(cases))
     if arguments.json:
         result = describe_conditions(arguments.device, arguments.cases) | {"cases": cases}
-        arguments.json.write_text(json.dumps(result, indent=1) + "\n")
+        write_whole(arguments.json, json.dumps(result, indent=1) + "\n")
     return int(any(row["verdict"] for case in cases for row in case["rows"]))
 
 

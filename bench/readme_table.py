@@ -12,6 +12,8 @@ import sys
 from pathlib import Path
 from typing import Any
 
+from rematpass.files import write_whole
+
 START, END = "<!-- demo table -->", "<!-- end -->"
 README = Path(__file__).parents[1] / "README.md"
 
@@ -28,7 +30,7 @@ def main(argv: list[str] | None = None) -> int:
     if arguments.check:
         print("up to date" if new == old else f"{arguments.readme} differs from {arguments.result}")
         return int(new != old)
-    arguments.readme.write_text(new)
+    write_whole(arguments.readme, new)
     return 0
 
 

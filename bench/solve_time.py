@@ -21,6 +21,7 @@ from unittest import mock
 
 import bench.synthetic as synthetic
 from bench.conditions import describe_machine
+from rematpass.files import write_whole
 from rematpass.solve import chain, closure
 from rematpass.solve.program import Program
 from rematpass.solve.search import Frontier
@@ -135,7 +136,7 @@ def main(argv: list[str] | None = None) -> int:
     print(format_cells([HEAD, *(row.cells() for row in rows)]))
     if arguments.json:
         result = {**describe_machine(), "rounds": arguments.rounds, "rows": [asdict(row) for row in rows]}
-        arguments.json.write_text(json.dumps(result, indent=1) + "\n")
+        write_whole(arguments.json, json.dumps(result, indent=1) + "\n")
     return 0
 
 

@@ -7,20 +7,26 @@ loaded when first used, so that `rematpass.solve` works where torch is not insta
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
+from .version import __version__
+
 if TYPE_CHECKING:
     from . import solve
     from .api import Curve, CurvePoint, frontier, inductor_options, partition_fn, plan, plans
     from .check.measure import measure_peak
-    from .errors import BudgetTooSmall, OptionError, ProblemError, RematError
+    from .declared import register_op
+    from .errors import BudgetTooSmall, OptionError, PlanFileError, ProblemError, RematError
+    from .naming import name
+    from .plan_file import load_plan
     from .plan_types import Plan
     from .solve.problem import Problem, Solution
-
-__version__ = "0.1.0"
 
 _ROOMS = {
     "api": ("Curve", "CurvePoint", "frontier", "inductor_options", "partition_fn", "plan", "plans"),
     "check.measure": ("measure_peak",),
-    "errors": ("BudgetTooSmall", "OptionError", "ProblemError", "RematError"),
+    "declared": ("register_op",),
+    "errors": ("BudgetTooSmall", "OptionError", "PlanFileError", "ProblemError", "RematError"),
+    "naming": ("name",),
+    "plan_file": ("load_plan",),
     "plan_types": ("Plan",),
     "solve.problem": ("Problem", "Solution"),
 }
@@ -31,6 +37,7 @@ __all__ = [
     "CurvePoint",
     "OptionError",
     "Plan",
+    "PlanFileError",
     "Problem",
     "ProblemError",
     "RematError",
@@ -38,10 +45,13 @@ __all__ = [
     "__version__",
     "frontier",
     "inductor_options",
+    "load_plan",
     "measure_peak",
+    "name",
     "partition_fn",
     "plan",
     "plans",
+    "register_op",
     "solve",
 ]
 

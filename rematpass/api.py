@@ -14,7 +14,7 @@ import torch
 from torch import fx
 
 from . import torch_compat
-from .backend import Halves, Partitioner, compile_patches, device_type, plans_of
+from .backend import Halves, Partitioner, compile_patches, device_type, errors_pass, plan_topic, plans_of
 from .device import make_settings
 from .errors import OptionError, RematError
 from .graph.capture import JointProgram, capture_joint
@@ -121,7 +121,7 @@ def _trace(
     made: list[T] = []
 
     def stop_at_joint_graph(gm: fx.GraphModule, inputs: Sequence[Any]) -> Callable[..., Any]:
-        settings = make_settings(options, device_type(inputs))
+        settings = make_settings(options, device_type(inputs), plan_topic(gm, inputs, options))
         torch_compat.compile_fx(gm, inputs, compile_patches(options, _Look(Partitioner(settings), use, made)))
         raise torch_compat.as_compile_error(
             RematError("nothing to plan: no output of the model needs a gradient. Try: model.train(), requires_grad")
@@ -228,12 +228,19 @@ class PartitionFn:
         **_: object,
     ) -> Halves:
         """AOTAutograd's call: (joint graph, its inputs) -> (forward, backward)."""
+        with errors_pass():
+            return self._split(gm, joint_inputs, num_fwd_outputs, static_lifetime_input_indices)
+
+    def _split(
+        self, gm: fx.GraphModule, joint_inputs: Sequence[object], num_fwd_outputs: int, static: list[int] | None
+    ) -> Halves:
         flat = [n.meta.get("val") for n in gm.graph.nodes if n.op == "placeholder"]
-        settings = make_settings(self._options, device_type(flat), is_fusing=False)
-        joint = capture_joint(gm, num_fwd_outputs, static_lifetime_input_indices)
+        topic = plan_topic(gm, flat, self._options)
+        settings = make_settings(self._options, device_type(flat), topic, is_fusing=False)
+        joint = capture_joint(gm, num_fwd_outputs, static)
         if not needs_plan(joint):
             return torch_compat.plain_partition(
-                gm, joint_inputs, num_fwd_outputs=num_fwd_outputs, static_indices=static_lifetime_input_indices
+                gm, joint_inputs, num_fwd_outputs=num_fwd_outputs, static_indices=static
             )
         planned = plan_and_split(joint, settings, f"graph {len(self.plans)}")
         self.plans.append(planned.plan)
@@ -251,5 +258,5 @@ def inductor_options(memory_budget: object = "auto", **options: object) -> dict[
         A dict for `torch.compile(model, options=...)`; deep-copyable and comparable.
     """
     parsed = _read(memory_budget, options)
-    settings = make_settings(parsed, "cuda" if torch.cuda.is_available() else "cpu")
+    settings = make_settings(parsed, "cuda" if torch.cuda.is_available() else "cpu", parsed.fingerprint())
     return compile_patches(parsed, Partitioner(settings, parsed.on_error))

@@ -8,6 +8,7 @@ from __future__ import annotations
 import dataclasses
 import hashlib
 import logging
+import re
 import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -24,6 +25,7 @@ from .graph.capture import JointProgram, capture_joint
 from .options import Options, cache_dir, parse_options
 from .pipeline import Settings, needs_plan, plan_and_split
 from .plan_types import Plan
+from .ranks import compare_plans
 from .store import PlanStore
 
 logger = logging.getLogger(__name__)
@@ -55,7 +57,7 @@ class Partitioner(torch_compat.CustomPartitionerFn):
     def __call__(self, gm: fx.GraphModule, joint_inputs: Sequence[object], **facts: Any) -> Halves:
         """Inductor's hook: (joint graph, its inputs) -> (forward, backward)."""
         static = facts.get("static_lifetime_input_indices")
-        with _errors_pass():
+        with errors_pass():
             return self._split(gm, joint_inputs, facts["num_fwd_outputs"], static)
 
     def _split(
@@ -84,7 +86,7 @@ class Partitioner(torch_compat.CustomPartitionerFn):
         **_: object,
     ) -> T:
         """What `use` makes of the joint graph that the hook is handed."""
-        with _errors_pass():
+        with errors_pass():
             joint = capture_joint(gm, num_fwd_outputs, static_lifetime_input_indices)
             if not needs_plan(joint):
                 raise RematError("nothing to plan: no parameter or input of the model needs a gradient")
@@ -102,7 +104,7 @@ class Partitioner(torch_compat.CustomPartitionerFn):
 
 
 @contextmanager
-def _errors_pass() -> Iterator[None]:
+def errors_pass() -> Iterator[None]:
     """Let our errors reach the user as they are, not wrapped in the compiler's."""
     try:
         yield
@@ -147,12 +149,15 @@ def rematpass(
         OptionError: an option or value that does not exist.
         BudgetTooSmall: no plan fits.
     """
-    with _errors_pass():
+    with errors_pass():
         parsed = parse_options(options, mode=mode, inductor_keys=torch_compat.inductor_keys())
-        settings = make_settings(parsed, device_type(example_inputs))
+        topic = plan_topic(gm, example_inputs, parsed)
+        settings = make_settings(parsed, device_type(example_inputs), topic)
     patches = compile_patches(parsed, Partitioner(settings, parsed.on_error, is_guarded=True))
     wrapper = torch_compat.current_compile_wrapper()
-    compiled, made = _compile_noted(gm, example_inputs, patches, _graph_key(gm, example_inputs, settings))
+    key = hashlib.sha256(f"{settings.fingerprint} {topic}".encode()).hexdigest()
+    compiled, made = _compile_noted(gm, example_inputs, patches, key)
+    compare_plans(topic, made)
     plans = _plans_of(wrapper)
     plans += [_numbered(plan, len(plans) + i) for i, plan in enumerate(made)]
     return compiled
@@ -206,14 +211,17 @@ def _may_hit(inputs: Sequence[Any]) -> bool:
     return torch.is_grad_enabled() and any(isinstance(i, torch.Tensor) and i.requires_grad for i in inputs)
 
 
-def _graph_key(gm: fx.GraphModule, inputs: Sequence[Any], settings: Settings) -> str:
-    """Under what name the plans of a dynamo graph are stored: the graph, its inputs and the settings."""
-    digest = hashlib.sha256(settings.fingerprint.encode())
-    digest.update(str(gm.graph).encode())
-    for value in inputs:
+# Which of several equal devices: ranks of a job differ in it, plans do not.
+_DEVICE_NUMBER = re.compile(r"(device\(type='\w+'), index=\d+|\b(cuda|xpu):\d+")
+
+
+def plan_topic(gm: fx.GraphModule, inputs: Sequence[Any], options: Options) -> str:
+    """What is asked for: a digest of graph, inputs and options, the same on all ranks that ask for the same."""
+    digest = hashlib.sha256(options.fingerprint().encode())
+    for value in (gm.graph, *inputs):
         is_tensor = isinstance(value, torch.Tensor)
         facts = (value.shape, value.stride(), value.dtype, value.device, value.requires_grad) if is_tensor else value
-        digest.update(repr(facts).encode())
+        digest.update(_DEVICE_NUMBER.sub(r"\1\2", f"{facts}\n").encode())
     return digest.hexdigest()
 
 

@@ -16,8 +16,10 @@ from . import torch_compat
 from .check.measure import device_memory
 from .cost.cpu_probe import cpu_model
 from .cost.device_model import DECLARED, DeviceModel, find_device
+from .declared import declared_ops
 from .options import Options, cache_dir, resolve_budget
 from .pipeline import Settings
+from .ranks import share_budget, share_device
 
 # Marketing names as CUDA reports them, in the order they are looked for.
 _NAMES = (
@@ -44,18 +46,34 @@ def present_device(device_type: str) -> DeviceModel:
     return find_device(known)
 
 
-def make_settings(options: Options, device_type: str, *, is_fusing: bool = True, device: str | None = None) -> Settings:
-    """Resolve options for the device that is here, or for the declared `device`."""
+def make_settings(
+    options: Options, device_type: str, topic: str, *, is_fusing: bool = True, device: str | None = None
+) -> Settings:
+    """Resolve options for the device that is here, or for the declared `device`.
+
+    Args:
+        options: as asked.
+        device_type: "cpu" or "cuda".
+        topic: what is planned. Ranks of a job that plan the same share prices and the "auto" budget.
+        is_fusing: the halves go to a compiler that fuses.
+        device: plan for this one.
+    """
     if device is not None:
         model = find_device(device)
         total, free = model.memory_bytes, model.memory_bytes
     else:
-        model = present_device(device_type)
+        model = share_device(device_type, present_device(device_type))
         memory = device_memory(torch.device(device_type))
         total, free = memory.total_bytes, memory.free_bytes
     budget = resolve_budget(options.memory_budget, total_bytes=total, free_bytes=free, reserve=options.reserve)
     is_above = options.memory_budget.kind == "auto" and device is None
-    parts = (options.fingerprint(), str(budget), str(is_above), model.to_json(), str(is_fusing), _code_fingerprint())
+    if is_above and budget is not None:
+        budget = share_budget(topic, budget, free)
+    declared = declared_ops()
+    parts = (
+        *(options.fingerprint(), str(budget), str(is_above), model.to_json(), str(is_fusing), _code_fingerprint()),
+        *(op.fingerprint for op in declared),
+    )
     return Settings(
         budget_bytes=budget,
         is_budget_above_inputs=is_above,
@@ -66,6 +84,7 @@ def make_settings(options: Options, device_type: str, *, is_fusing: bool = True,
         save=options.save,
         recompute=options.recompute,
         fingerprint=hashlib.sha256("\n".join(parts).encode()).hexdigest(),
+        declared=declared,
     )
 
 

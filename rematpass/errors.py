@@ -44,13 +44,17 @@ class BudgetTooSmall(RematError, ValueError):  # noqa: N818  public name fixed b
         budget_bytes: what was asked.
         minimum_bytes: the smallest budget that works.
         largest: the largest tensors alive at the smallest plan's peak.
+        pinned_bytes: what only the user's pins (`save`, MUST_SAVE) keep.
     """
 
-    def __init__(self, budget_bytes: int, minimum_bytes: int, largest: Sequence[AliveRecord] = ()) -> None:
+    def __init__(
+        self, budget_bytes: int, minimum_bytes: int, largest: Sequence[AliveRecord] = (), pinned_bytes: int = 0
+    ) -> None:
         self.budget_bytes = budget_bytes
         self.minimum_bytes = minimum_bytes
         self.largest = tuple(largest)
-        super().__init__(budget_bytes, minimum_bytes, self.largest)
+        self.pinned_bytes = pinned_bytes
+        super().__init__(budget_bytes, minimum_bytes, self.largest, pinned_bytes)
 
     def __str__(self) -> str:
         from .report.sizes import format_bytes
@@ -58,11 +62,14 @@ class BudgetTooSmall(RematError, ValueError):  # noqa: N818  public name fixed b
         rows = "\n".join(
             f"  {format_bytes(a.bytes):>10}  {a.role:<10} {a.name}  {a.module}  {a.source}" for a in self.largest[:5]
         )
+        pinned = (
+            f"Your pins (save=, MUST_SAVE) keep {format_bytes(self.pinned_bytes)} of it.\n" if self.pinned_bytes else ""
+        )
         alive = f"\nLargest tensors alive at the peak of the smallest plan:\n{rows}" if rows else ""
         return (
             f"memory budget too small: need {format_bytes(self.minimum_bytes)} ({self.minimum_bytes} bytes), "
             f"have {format_bytes(self.budget_bytes)} ({self.budget_bytes} bytes).\n"
-            f"The smallest budget that works is memory_budget={self.minimum_bytes}.{alive}\n"
+            f"The smallest budget that works is memory_budget={self.minimum_bytes}.{alive}\n{pinned}"
             "Try: that budget; a smaller batch or sequence; or on_infeasible='warn' to run with the smallest peak "
             "possible."
         )

@@ -73,7 +73,7 @@ class Options:
         reserve: bytes or percent kept back from "auto"; None for 5 % of the device.
         save, recompute: globs that pin values.
         cost_model: "roofline".
-        time_limit: seconds for the search beyond the first feasible plan.
+        time_limit: seconds for the search beyond the first plans, counted in work, not by the clock.
         on_infeasible: raise, or warn and take the smallest peak possible.
         on_error: raise, or warn and fall back to a plain partition.
         inductor: sorted (key, value) pairs for Inductor's config; read them with `inductor_patches`.

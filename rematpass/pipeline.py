@@ -18,8 +18,10 @@ from torch import fx
 from . import torch_compat
 from .check.schedule import check_schedule
 from .check.split import check_split
+from .check.timeline import check_timeline
 from .cost.device_model import DeviceModel
 from .cost.values import price_values
+from .declared import DeclaredOp
 from .emit.split import split_program
 from .errors import BudgetTooSmall
 from .graph.assemble import build_program, describe_work
@@ -45,8 +47,9 @@ class Settings:
         device: prices.
         is_fusing: the halves go to a compiler that fuses.
         on_infeasible: "error" or "warn".
-        time_limit: seconds for the search.
+        time_limit: seconds for the search, counted in work (see `Effort`).
         save, recompute: the user's globs.
+        declared: what the user said of custom operators.
         fingerprint: of everything above and of the code.
     """
 
@@ -59,6 +62,7 @@ class Settings:
     save: tuple[str, ...]
     recompute: tuple[str, ...]
     fingerprint: str
+    declared: tuple[DeclaredOp, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -85,6 +89,8 @@ def plan_and_split(joint: JointProgram, settings: Settings, graph_name: str) -> 
     plan = record_plan(request, inputs, frontier, point, time.perf_counter() - start)
     names = [value.name for value in inputs.facts.values]
     check_schedule(inputs.program, point.decision, names)  # before a single node is written
+    live = [moment.live_bytes for moment in plan.timeline]
+    check_timeline(inputs.program, point.decision.schedule, live, plan.peak_bytes, names)
     forward, backward = split_program(joint, inputs.program, point.decision)
     check_split(forward, backward, joint.num_fwd_outputs)
     logger.info("%s", format_line(plan))
@@ -102,8 +108,8 @@ def trace_curve(
 
 def collect_inputs(joint: JointProgram, settings: Settings) -> Inputs:
     """Facts, constraints, prices and the solver's program of a joint graph."""
-    facts = collect_facts(joint)
-    constraints = collect_constraints(joint, facts, settings.save, settings.recompute)
+    facts = collect_facts(joint, {op.name: op for op in settings.declared})
+    constraints = collect_constraints(joint, facts, settings.save, settings.recompute, settings.declared)
     work = describe_work(joint, facts, is_fusing=settings.is_fusing)
     prices = price_values(work, settings.device)
     program = build_program(joint, facts, constraints, prices, is_fusing=settings.is_fusing)
@@ -132,7 +138,8 @@ def choose_point(frontier: Frontier, inputs: Inputs, request: Request, settings:
         return point
     smallest = frontier.smallest
     assert request.budget_bytes is not None
-    error = BudgetTooSmall(request.budget_bytes, smallest.peak_bytes, record_alive(inputs, smallest))
+    pinned = sum(inputs.program.size_bytes[v] for v in inputs.constraints.pinned & smallest.decision.kept)
+    error = BudgetTooSmall(request.budget_bytes, smallest.peak_bytes, record_alive(inputs, smallest), pinned)
     if settings.on_infeasible == "error":
         raise error
     warnings.warn(f"{error}\nGoing on with the smallest peak.", stacklevel=2)

@@ -10,10 +10,14 @@ import json
 import math
 from dataclasses import asdict, dataclass, field
 from enum import StrEnum
+from os import PathLike
 from pathlib import Path
-from typing import Any
+from typing import Literal
 
 PLAN_SCHEMA = 2
+
+Phase = Literal["forward", "backward"]
+Role = Literal["input", "kept", "recomputed", "gradient", "temporary"]
 
 
 class Decision(StrEnum):
@@ -30,7 +34,10 @@ class Decision(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class ValueRecord:
-    """One forward value: `bytes` of its storage, what was decided and why, and where the user wrote it."""
+    """One forward value: `bytes` of its storage, what was decided and why, and where the user wrote it.
+
+    `label` is the user's own name for it (`rematpass.name`), "" when it has none.
+    """
 
     name: str
     bytes: int
@@ -41,24 +48,25 @@ class ValueRecord:
     op: str
     module: str
     source: str
+    label: str = ""
 
 
 @dataclass(frozen=True, slots=True)
 class TimelinePoint:
-    """Bytes live while one op runs. `phase` is "forward" or "backward"; graph inputs are included."""
+    """Bytes live while one op runs; graph inputs are included."""
 
-    phase: str
+    phase: Phase
     op: str
     live_bytes: int
 
 
 @dataclass(frozen=True, slots=True)
 class AliveRecord:
-    """A tensor alive at the peak. `role`: "input", "kept", "recomputed", "gradient" or "temporary"."""
+    """A tensor alive at the peak, and what it is there for."""
 
     name: str
     bytes: int
-    role: str
+    role: Role
     module: str
     source: str
 
@@ -158,23 +166,21 @@ class Plan:
         """Read what `to_json` wrote.
 
         Raises:
-            PlanFileError: not JSON, another schema, or fields missing.
+            PlanFileError: not JSON, another schema, or a field that is missing or impossible.
         """
-        from .errors import PlanFileError
+        from .plan_file import plan_from_json
 
-        try:
-            record: dict[str, Any] = json.loads(text)
-            schema = record.pop("schema")
-        except (json.JSONDecodeError, KeyError, AttributeError, TypeError) as error:
-            raise PlanFileError(f"this is not a plan: {error}. Try: make it again with plan.to_json()") from error
-        if schema != PLAN_SCHEMA:
-            raise PlanFileError(
-                f"plan has schema {schema}, this version reads {PLAN_SCHEMA}. Try: plan again with this version"
-            )
-        try:
-            return cls(**_thaw(record))
-        except (KeyError, TypeError, ValueError) as error:
-            raise PlanFileError(f"plan is damaged: {error}. Try: plan again") from error
+        return plan_from_json(text)
+
+    def save(self, path: str | PathLike[str]) -> Path:
+        """Write a file that `rematpass.load_plan` reads back to an equal plan; returns its path.
+
+        Raises:
+            PlanFileError: the system refuses; an existing file is as it was.
+        """
+        from .plan_file import save_plan
+
+        return save_plan(self, path)
 
 
 @dataclass(frozen=True, slots=True)
@@ -237,19 +243,3 @@ class Curve:
         from .report.plot import plot_curve
 
         return plot_curve(self, path)
-
-
-def _thaw(record: dict[str, Any]) -> dict[str, Any]:
-    """JSON lists and dicts back into the frozen records of `Plan`."""
-    values = tuple(
-        ValueRecord(**{**v, "shape": tuple(v["shape"]), "decision": Decision(v["decision"])}) for v in record["values"]
-    )
-    neighbours = {side: None if record[side] is None else Neighbour(**record[side]) for side in ("cheaper", "smaller")}
-    return {
-        **record,
-        **neighbours,
-        "values": values,
-        "timeline": tuple(TimelinePoint(**p) for p in record["timeline"]),
-        "alive_at_peak": tuple(AliveRecord(**a) for a in record["alive_at_peak"]),
-        "notes": tuple(record["notes"]),
-    }

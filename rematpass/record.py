@@ -19,7 +19,9 @@ from .plan_types import (
     CurvePoint,
     Decision,
     Neighbour,
+    Phase,
     Plan,
+    Role,
     TimelinePoint,
     ValueRecord,
     relative_gap,
@@ -83,7 +85,7 @@ def record_plan(
         alive_at_peak=record_alive(inputs, point),
         cheaper=_neighbour(frontier.next_faster(point)),
         smaller=_neighbour(frontier.next_smaller(point)),
-        notes=_notes(inputs.program, frontier, request),
+        notes=_notes(inputs, frontier, request),
         plan_seconds=plan_seconds,
     )
 
@@ -147,6 +149,7 @@ def _record(inputs: Inputs, v: int, decision: Decision, because: str) -> ValueRe
         op=value.op,
         module=value.module,
         source=value.source,
+        label=", ".join(value.labels),
     )
 
 
@@ -159,7 +162,9 @@ def _why_kept(inputs: Inputs, v: int) -> str:
     again = inputs.program.duration_ns[v]
     if again == 0:
         return "what it is made from would have to be kept instead"
-    return f"{_time(again)} to compute again buys only {format_bytes(inputs.program.size_bytes[v])}"
+    wish = inputs.constraints.wishes[v]
+    beside = f" ({wish}; the budget has room)" if wish is not None and wish.endswith("RECOMPUTE") else ""
+    return f"{_time(again)} to compute again buys only {format_bytes(inputs.program.size_bytes[v])}{beside}"
 
 
 def _why_again(inputs: Inputs, v: int, runs: int) -> str:
@@ -170,7 +175,9 @@ def _why_again(inputs: Inputs, v: int, runs: int) -> str:
     times = f", {runs} times" if runs > 1 else ""
     if program.duration_ns[v] == 0:
         return f"free: computing it again costs no more than keeping it{times}"
-    return f"saves {format_bytes(program.size_bytes[v])} for {_time(program.duration_ns[v])}{times}"
+    wish = inputs.constraints.wishes[v]
+    beside = f" ({wish}; the budget has no room)" if wish is not None and wish.endswith("SAVE") else ""
+    return f"saves {format_bytes(program.size_bytes[v])} for {_time(program.duration_ns[v])}{times}{beside}"
 
 
 def _time(ns: int) -> str:
@@ -183,7 +190,7 @@ def _timeline(inputs: Inputs, point: FrontierPoint, timeline: Timeline) -> tuple
     names = [value.name for value in inputs.facts.values]
     skipped = (Kind.INPUT, Kind.SYMBOL)
     rows = []
-    halves = (
+    halves: tuple[tuple[Phase, tuple[int, ...], Sequence[int]], ...] = (
         ("forward", point.decision.schedule.forward, timeline.forward_bytes),
         ("backward", point.decision.schedule.backward, timeline.backward_bytes),
     )
@@ -202,12 +209,12 @@ def record_alive(inputs: Inputs, point: FrontierPoint) -> tuple[AliveRecord, ...
     is_backward_now = timeline.peak_position >= len(timeline.forward_bytes)
     for v, size in list_alive(program, point.decision.schedule, timeline.peak_position):
         value = inputs.facts.values[v]
-        role = "gradient" if v in gradients else _role(program, point, v, is_backward_now)
+        role: Role = "gradient" if v in gradients else _role(program, point, v, is_backward_now)
         rows.append(AliveRecord(value.name, size, role, value.module, value.source))
     return tuple(sorted(rows, key=lambda row: -row.bytes))
 
 
-def _role(program: Program, point: FrontierPoint, v: int, is_backward_now: bool) -> str:
+def _role(program: Program, point: FrontierPoint, v: int, is_backward_now: bool) -> Role:
     if v in point.decision.kept:
         return "kept"
     if is_backward_now and not program.is_backward[v]:
@@ -219,7 +226,8 @@ def _neighbour(point: FrontierPoint | None) -> Neighbour | None:
     return None if point is None else Neighbour(point.peak_bytes, point.extra_ns * NS)
 
 
-def _notes(program: Program, frontier: Frontier, request: Request) -> tuple[str, ...]:
+def _notes(inputs: Inputs, frontier: Frontier, request: Request) -> tuple[str, ...]:
+    program = inputs.program
     notes = ["each graph of a model gets the whole budget; one budget for all of them is not shared yet"]
     fastest, smallest = frontier.fastest, frontier.smallest
     if not frontier.is_complete:
@@ -233,6 +241,16 @@ def _notes(program: Program, frontier: Frontier, request: Request) -> tuple[str,
             f"memory hardly falls with the budget: {format_bytes(fixed)} of the peak of "
             f"{format_bytes(fastest.peak_bytes)} are parameters, inputs and gradients"
         )
+    notes += [
+        f"{size.symbol} is a dynamic size without an upper bound, planned for {size.planned}; above it the step may "
+        "need more than planned. Try: torch._dynamo.mark_dynamic(tensor, dim, max=...)"
+        for size in inputs.facts.open_sizes
+    ]
+    notes += [
+        f"{name} ({calls} calls) is a custom operator whose purity is not known; its results are kept. "
+        "Try: rematpass.register_op(...)"
+        for name, calls in inputs.constraints.unknown_ops
+    ]
     budget = request.budget_bytes
     if budget is not None and smallest.peak_bytes > budget:
         notes.append("the budget cannot be met; this is the smallest peak found (on_infeasible='warn')")

@@ -16,12 +16,15 @@ def check_split(forward: fx.GraphModule, backward: fx.GraphModule, num_fwd_outpu
     """What the backward takes is what the forward saves, then tangents.
 
     Raises:
-        SplitError: a saved value nobody takes, or an input nobody saves.
+        SplitError: a saved value nobody takes, an input nobody saves, or a saved list of tensors.
     """
     output = next(n for n in forward.graph.nodes if n.op == "output")
     nodes = [n for n in leaves(output.args)[num_fwd_outputs:] if isinstance(n, fx.Node)]
     saved: list[str] = [str(n.name) for n in nodes]
     tensors = [n.name for n in nodes if isinstance(n.meta.get("val"), torch.Tensor)]
+    several = next((n.name for n in nodes if isinstance(n.meta.get("val"), list | tuple)), None)
+    if several is not None:
+        raise SplitError(f"the forward saves {several}, which is several tensors; each is saved by itself")
     taken = [str(n.target) for n in backward.graph.nodes if n.op == "placeholder"]
     if len(taken) < len(saved):
         raise SplitError(f"the forward saves {len(saved)} values, the backward takes only {len(taken)}")

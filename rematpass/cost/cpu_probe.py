@@ -11,7 +11,6 @@ import logging
 import os
 import platform
 import statistics
-import tempfile
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -19,6 +18,7 @@ from pathlib import Path
 import numpy as np
 
 from rematpass.errors import OptionError
+from rematpass.files import write_first, write_whole
 
 from .device_model import DeviceModel
 
@@ -80,8 +80,8 @@ def measure_cpu() -> DeviceModel:
 def cpu_model(cache_dir: Path) -> DeviceModel:
     """This host's model, measured once per machine and kept in `cache_dir`.
 
-    The file is named after the processor, its cores and `PROBE_VERSION`, and written in one step, so that processes
-    that start together never read half a file. The first to finish does not stop the others: the last one stays.
+    The file is named after the processor, its cores and `PROBE_VERSION`. Processes that start together may all measure;
+    the first to finish writes the file, and all take what stands there: equal prices, equal plans.
 
     Args:
         cache_dir: a folder, made when it does not exist.
@@ -90,12 +90,15 @@ def cpu_model(cache_dir: Path) -> DeviceModel:
     cached = _read_cache(path)
     if cached is not None:
         return cached
+    write = write_whole if path.exists() else write_first
     model = measure_cpu()
     try:
-        _write_atomically(path, model.to_json())
+        path.parent.mkdir(parents=True, exist_ok=True)
+        write(path, model.to_json())
     except OSError as error:
         _LOG.warning("cannot keep the measured CPU figures in %s (%s); they are measured again next time", path, error)
-    return model
+        return model
+    return _read_cache(path) or model
 
 
 def _read_cache(path: Path) -> DeviceModel | None:
@@ -107,19 +110,6 @@ def _read_cache(path: Path) -> DeviceModel | None:
     except (OSError, UnicodeDecodeError, OptionError) as error:
         _LOG.warning("the CPU figures in %s cannot be used (%s); measuring again", path, error)
         return None
-
-
-def _write_atomically(path: Path, text: str) -> None:
-    """Write beside `path`, then rename over it."""
-    path.parent.mkdir(parents=True, exist_ok=True)
-    handle, name = tempfile.mkstemp(dir=path.parent, prefix=path.stem, suffix=".tmp")
-    temporary = Path(name)
-    try:
-        with os.fdopen(handle, "w", encoding="utf-8") as stream:
-            stream.write(text)
-        temporary.replace(path)
-    finally:
-        temporary.unlink(missing_ok=True)
 
 
 def _machine_key() -> str:

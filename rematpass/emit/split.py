@@ -6,6 +6,8 @@ changes the order, never merges two computations of one value.
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+
 from torch import fx
 
 from .. import torch_compat
@@ -23,8 +25,10 @@ def split_program(joint: JointProgram, program: Program, decision: Decision) -> 
     kept_order = _kept_order(program, decision)
     environment = _expand(joint, program, decision)
     _check_versions(program, decision, environment)
-    kept = [environment[v] for v in kept_order if program.kind[v] is not Kind.SYMBOL]
-    symbols = [environment[v] for v in kept_order if program.kind[v] is Kind.SYMBOL]
+    # Constants and inner graphs are attributes of both halves: nothing to hand over.
+    handed = [v for v in kept_order if joint.nodes[v].op != "get_attr"]
+    kept = [environment[v] for v in handed if program.kind[v] is not Kind.SYMBOL]
+    symbols = [environment[v] for v in handed if program.kind[v] is Kind.SYMBOL]
     return torch_compat.extract_halves(
         joint.gm,
         kept,
@@ -48,20 +52,12 @@ def _expand(joint: JointProgram, program: Program, decision: Decision) -> dict[i
     graph = fx.Graph(joint.gm)
     latest: dict[fx.Node, fx.Node] = {}
     first: dict[int, fx.Node] = {}
-
-    def copy(value: int) -> None:
+    for value, is_backward in _executed(joint, program, decision):
         node = joint.nodes[value]
         latest[node] = graph.node_copy(node, latest.__getitem__)
         first.setdefault(value, latest[node])
-
-    for value, node in enumerate(joint.nodes):
-        if node.op in ("placeholder", "get_attr"):
-            copy(value)
-    given = set(first)
-    sequence = (*decision.schedule.forward, *_backward_symbols(program, decision), *decision.schedule.backward)
-    for value in sequence:
-        if value not in given:
-            copy(value)
+        if is_backward is not None:
+            latest[node].meta.update(torch_compat.half_tag(is_backward=is_backward))
     output = next(n for n in joint.gm.graph.nodes if n.op == "output")
     graph.node_copy(output, latest.__getitem__)
     joint.gm.graph = graph
@@ -79,9 +75,30 @@ def _check_versions(program: Program, decision: Decision, environment: dict[int,
         environment[value].meta.pop(torch_compat.NO_VERSION_CHECK, None)
 
 
-def _backward_symbols(program: Program, decision: Decision) -> list[int]:
-    """Symbolic scalars that no half has computed yet: they cost nothing and go before their readers."""
-    done = set(decision.schedule.forward) | set(decision.schedule.backward)
-    return [
-        v for v, kind in enumerate(program.kind) if kind is Kind.SYMBOL and v not in done and not program.is_backward[v]
-    ]
+def _executed(joint: JointProgram, program: Program, decision: Decision) -> Iterator[tuple[int, bool | None]]:
+    """Everything in the planned order and whether it runs in the backward; None: wherever somebody asks for it.
+
+    Symbolic scalars cost nothing, so schedules may leave them out: those of the forward keep their place in its given
+    order, those of the backward go right before their first reader.
+    """
+    given = {v for v, node in enumerate(joint.nodes) if node.op in ("placeholder", "get_attr")}
+    is_scalar = [kind is Kind.SYMBOL and v not in given for v, kind in enumerate(program.kind)]
+    scalars = [v for v, is_one in enumerate(is_scalar) if is_one and not program.is_backward[v]]
+    yield from ((v, None) for v in sorted(given))
+    for value in sorted({*(v for v in decision.schedule.forward if v not in given), *scalars}):
+        yield value, None if is_scalar[value] else False
+    done = set(scalars)
+    for value in decision.schedule.backward:
+        yield from ((u, None) for u in _scalars_before(program, value, is_scalar, done))
+        if not is_scalar[value] and value not in given:
+            yield value, True
+
+
+def _scalars_before(program: Program, value: int, is_scalar: list[bool], done: set[int]) -> Iterator[int]:
+    """Scalars that `value` reads, or is, and that nobody computed yet, inputs first."""
+    for u in program.inputs[value]:
+        if is_scalar[u] and u not in done:
+            yield from _scalars_before(program, u, is_scalar, done)
+    if is_scalar[value] and value not in done:
+        done.add(value)
+        yield value

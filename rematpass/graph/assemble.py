@@ -88,7 +88,7 @@ def _in_forward(joint: JointProgram, facts: Facts, constraints: Constraints) -> 
     needed = list(joint.in_forward)
     for i in range(len(facts.values) - 1, -1, -1):
         value = facts.values[i]
-        is_pinned = constraints.no_recompute[i] is not None and value.kind not in (Kind.INPUT, Kind.SYMBOL)
+        is_pinned = constraints.no_recompute[i] is not None and value.kind is not Kind.INPUT
         needed[i] = needed[i] or (is_pinned and not joint.is_backward[i])
         if needed[i]:
             for u in value.inputs:

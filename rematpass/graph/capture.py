@@ -1,7 +1,7 @@
 """Take the joint graph apart into sides.
 
 In: the joint GraphModule that AOTAutograd made, after Inductor's joint passes. Out: `JointProgram`, its nodes in order
-with the side each belongs to. Never prices, never decides; its one CSE is the last on the whole road.
+with the side each belongs to. Never prices, never decides.
 """
 
 from __future__ import annotations
@@ -11,6 +11,8 @@ from dataclasses import dataclass
 from torch import fx
 
 from .. import torch_compat
+from .merge import merge_equal
+from .op_traits import is_random
 
 
 @dataclass(frozen=True)
@@ -50,7 +52,7 @@ def capture_joint(gm: fx.GraphModule, num_fwd_outputs: int, static_indices: list
         num_fwd_outputs: how many of the outputs the forward returns.
         static_indices: positions among the primals of parameters and buffers.
     """
-    torch_compat.common_subexpressions(gm)
+    merge_equal(gm)
     nodes = tuple(n for n in gm.graph.nodes if n.op != "output")
     ids = {node: i for i, node in enumerate(nodes)}
     output = next(n for n in gm.graph.nodes if n.op == "output")
@@ -76,11 +78,15 @@ def _is_backward_input(node: fx.Node) -> bool:
 
 def _backward_side(nodes: tuple[fx.Node, ...], ids: dict[fx.Node, int]) -> tuple[bool, ...]:
     side = [False] * len(nodes)
+    has_begun = False
     for i, node in enumerate(nodes):
         if node.op == "placeholder":
             side[i] = _is_backward_input(node)
-        else:
-            side[i] = torch_compat.is_must_be_in_backward(node) or any(side[ids[u]] for u in node.all_input_nodes)
+            continue
+        side[i] = torch_compat.is_must_be_in_backward(node) or any(side[ids[u]] for u in node.all_input_nodes)
+        has_begun = has_begun or side[i]
+        # A custom backward may draw numbers that depend on nothing: traced after its first op, not during the forward.
+        side[i] = side[i] or (has_begun and is_random(node) and torch_compat.side_tag(node) is None)
     return tuple(side)
 
 

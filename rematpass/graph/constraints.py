@@ -1,91 +1,193 @@
 """What may be recomputed and what may be kept, with a reason for every no.
 
-In: a `JointProgram` and its `Facts`. Out: `Constraints`, one reason or None per value. Never prices, never decides.
+In: a `JointProgram` and its `Facts`, the user's pins and declarations. Out: `Constraints`, one reason or None per
+value. Never prices, never decides.
 """
 
 from __future__ import annotations
 
 import difflib
 import fnmatch
+import operator
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
 
 from .. import torch_compat
+from ..declared import DeclaredOp
 from ..errors import OptionError
 from ..solve.program import Kind
 from .capture import JointProgram
+from .discrete import Exactness
 from .facts import Facts
-from .op_traits import never_recompute_reason
+from .purity import Declared, is_seed, never_again_reason, unknown_op
+
+_UNPINNED = (Kind.INPUT, Kind.SYMBOL, Kind.VIEW)
 
 
 @dataclass(frozen=True)
 class Constraints:
-    """Per value: why it must not be recomputed, why it cannot be kept; None where it may."""
+    """Per value: why it must not be recomputed, why it cannot be kept, what the user would rather have; or None.
+
+    `unknown_ops`: custom operators kept because nobody declared them, with the number of calls. `pinned`: the values
+    that only a wish of the user keeps.
+    """
 
     no_recompute: tuple[str | None, ...]
     no_keep: tuple[str | None, ...]
+    wishes: tuple[str | None, ...]
+    unknown_ops: tuple[tuple[str, int], ...]
+    pinned: frozenset[int]
 
 
 def collect_constraints(
-    joint: JointProgram, facts: Facts, save: Sequence[str] = (), recompute: Sequence[str] = ()
+    joint: JointProgram,
+    facts: Facts,
+    save: Sequence[str] = (),
+    recompute: Sequence[str] = (),
+    declared: Sequence[DeclaredOp] = (),
 ) -> Constraints:
     """Reasons from the operator, from the user's policies and globs, and from inputs that the step writes to.
 
     Args:
         joint: the graph.
         facts: what is known of its values.
-        save: globs on module path, operator or value name; the user's pins win over prices, not over safety.
+        save: globs on module path, operator, value name or `rematpass.name`; pins win over prices, not over safety.
         recompute: likewise.
+        declared: what users said of custom operators.
 
     Raises:
-        OptionError: a glob matches nothing, or asks to recompute what must not be.
+        OptionError: a glob matches nothing; a pin or a MUST policy asks for what is not safe, or for both at once.
     """
-    pinned = {glob: _matches(glob, joint, facts) for glob in (*save, *recompute)}
-    saved = {i: glob for glob in save for i in pinned[glob]}
-    again = {i: glob for glob in recompute for i in pinned[glob] if i not in saved}
+    pins = _pins(joint, facts, save, recompute)
+    ops = {op.name: op for op in declared}
     mutated = set(joint.mutated_inputs)
+    exactness = Exactness(joint, facts)
+    safety: list[str | None] = []
+    for i, node in enumerate(joint.nodes):
+        value = facts.values[i]
+        if value.kind is Kind.PART:
+            unsafe = safety[value.inputs[0]]
+        else:
+            reads_mutated = any(facts.values[u].root in mutated for u in value.inputs)
+            unsafe = _safety_reason(node, value.kind, reads_mutated, ops) or exactness.reason(i)
+        safety.append(unsafe)
+        exactness.note(i, is_fixed=unsafe is not None and value.kind is not Kind.VIEW)
+    for i, unsafe in enumerate(safety):
+        _check_possible(pins.again.get(i), facts.values[i].name, unsafe, joint.nodes[i])
+    return _combine(joint, facts, safety, pins, ops)
+
+
+@dataclass(frozen=True)
+class _Pins:
+    """What the user demands: value -> how they said so; and what they would rather have."""
+
+    saved: dict[int, str]
+    again: dict[int, str]
+    wishes: dict[int, str]
+
+
+def _pins(joint: JointProgram, facts: Facts, save: Sequence[str], recompute: Sequence[str]) -> _Pins:
+    """Globs before policies; `save` before `recompute` where two globs match one value."""
+    found = {glob: _matches(glob, joint, facts) for glob in (*save, *recompute)}
+    saved = {_maker(facts, i): f"save={glob!r}" for glob in reversed(save) for i in found[glob]}
+    again = {i: f"recompute={glob!r}" for glob in reversed(recompute) for i in found[glob]}
+    again = {i: words for i, words in again.items() if _maker(facts, i) not in saved}
+    wishes: dict[int, str] = {}
+    for i, value in enumerate(facts.values):
+        root = facts.values[value.root]
+        policy = None if joint.is_backward[i] else torch_compat.user_policy(joint.nodes[_maker(facts, i)])
+        if policy is None or root.kind in (Kind.INPUT, Kind.SYMBOL):
+            continue
+        words = f"your checkpoint policy says {policy}"
+        if policy.startswith("PREFER"):
+            wishes[i] = words
+        elif policy == "MUST_SAVE" and value.root not in again:
+            saved.setdefault(_maker(facts, value.root), words)
+        elif policy == "MUST_RECOMPUTE" and _maker(facts, i) not in saved and not _leaves_region(joint, i):
+            again.setdefault(i, words)
+        elif policy == "MUST_CPU_OFFLOAD":
+            raise OptionError(f"{value.name}: {words}, but nothing goes to host memory yet. Try: PREFER_CPU_OFFLOAD")
+    return _Pins(saved, again, wishes)
+
+
+def _maker(facts: Facts, i: int) -> int:
+    """The operator that computes value i: of one of several results, the operator that returns them all."""
+    value = facts.values[i]
+    return value.inputs[0] if value.kind is Kind.PART else i
+
+
+def _leaves_region(joint: JointProgram, i: int) -> bool:
+    """Whether somebody reads value i outside of the checkpointed region that made it: the forward, or the caller.
+
+    Eager checkpointing holds on to what enters a region, so the end of one region is kept at the start of the next
+    (likewise `cleanup_recompute_tags` of torch/_functorch/partitioners.py, 2.13).
+    """
+    node = joint.nodes[i]
+    maker = node.all_input_nodes[0] if node.target is operator.getitem else node
+    region = torch_compat.checkpoint_region(maker)
+    readers = [u for u in node.users if torch_compat.side_tag(u) != "is_backward" and u.target is not operator.getitem]
+    return any(u.op == "output" or torch_compat.checkpoint_region(u) != region for u in readers)
+
+
+def _check_possible(pin: str | None, name: str, unsafe: str | None, node: torch_compat.Node) -> None:
+    if pin is not None and unsafe is not None and not is_seed(node):
+        raise OptionError(
+            f"{pin} asks to compute {name} again, but {unsafe}. Try: PREFER_RECOMPUTE in a policy, a narrower glob"
+        )
+
+
+def _combine(joint: JointProgram, facts: Facts, safety: list[str | None], pins: _Pins, ops: Declared) -> Constraints:
     no_recompute: list[str | None] = []
     no_keep: list[str | None] = []
     for i, node in enumerate(joint.nodes):
-        value = facts.values[i]
-        reads_mutated = any(facts.values[u].root in mutated for u in value.inputs)
-        unsafe = _recompute_reason(node, value.kind, reads_mutated)
-        if value.kind is Kind.PART:
-            unsafe = no_recompute[value.inputs[0]]
-        if i in again and unsafe is not None:
-            raise OptionError(
-                f"recompute={again[i]!r} names {value.name}, but {unsafe}. Try: a narrower glob that leaves it out"
-            )
-        no_recompute.append(unsafe or (f"save={saved[i]!r}" if i in saved else None))
-        no_keep.append(f"recompute={again[i]!r}" if i in again else _keep_reason(node, value.kind, unsafe))
-    return Constraints(tuple(no_recompute), tuple(no_keep))
+        kind = facts.values[i].kind
+        if kind is Kind.PART:
+            safety[i] = safety[i] or no_recompute[facts.values[i].inputs[0]]
+        no_recompute.append(safety[i] or (pins.saved.get(i) if kind is not Kind.VIEW else None))
+        may_demand = kind is not Kind.INPUT and not is_seed(node)
+        no_keep.append((pins.again.get(i) if may_demand else None) or _keep_reason(node, kind))
+    unknown = Counter(
+        name
+        for i, node in enumerate(joint.nodes)
+        if not joint.is_backward[i] and (name := unknown_op(node, ops)) is not None
+    )
+    return Constraints(
+        no_recompute=tuple(no_recompute),
+        no_keep=tuple(no_keep),
+        wishes=tuple(pins.wishes.get(i) for i in range(len(safety))),
+        unknown_ops=tuple(sorted(unknown.items())),
+        pinned=frozenset(i for i in pins.saved if safety[i] is None),
+    )
 
 
 def _matches(glob: str, joint: JointProgram, facts: Facts) -> list[int]:
-    """Forward values with memory whose module, operator or name the glob matches."""
+    """Forward values with memory whose module, operator, name or label the glob matches."""
     words: set[str] = set()
     found = []
     for i, value in enumerate(facts.values):
-        if joint.is_backward[i] or value.kind in (Kind.INPUT, Kind.SYMBOL, Kind.VIEW) or not value.shape:
+        is_several = isinstance(joint.nodes[i].meta.get("val"), (tuple, list))
+        if joint.is_backward[i] or value.kind in _UNPINNED or is_several or not value.dtype:
             continue
-        own = (value.module, f"{value.module}.{value.op}", value.op, value.name)
+        op = facts.values[_maker(facts, i)].op
+        own = (value.module, f"{value.module}.{op}", op, value.name, *value.labels)
         words.update(own)
         if any(fnmatch.fnmatchcase(word, glob) for word in own):
             found.append(i)
     if not found:
-        near = difflib.get_close_matches(glob, sorted(words), n=3, cutoff=0.4)
+        near = difflib.get_close_matches(glob, sorted(filter(None, words)), n=3, cutoff=0.4)
         hint = f" Nearest: {', '.join(near)}." if near else ""
         raise OptionError(
-            f"glob {glob!r} matches no module path, operator or value of this graph.{hint} "
+            f"glob {glob!r} matches no module path, operator, value or rematpass.name of this graph.{hint} "
             "Try: print(rematpass.plan(...)) to see the names"
         )
     return found
 
 
-def _recompute_reason(node: torch_compat.Node, kind: Kind, reads_mutated: bool) -> str | None:
+def _safety_reason(node: torch_compat.Node, kind: Kind, reads_mutated: bool, ops: Declared) -> str | None:
     if kind is Kind.SYMBOL:
         return "a size; kept as a scalar at no cost"
-    reason = never_recompute_reason(node)
+    reason = never_again_reason(node, ops)
     if reason is not None:
         return reason
     if torch_compat.is_must_be_in_forward(node):
@@ -95,11 +197,9 @@ def _recompute_reason(node: torch_compat.Node, kind: Kind, reads_mutated: bool) 
     return None
 
 
-def _keep_reason(node: torch_compat.Node, kind: Kind, no_recompute: str | None) -> str | None:
+def _keep_reason(node: torch_compat.Node, kind: Kind) -> str | None:
     if kind is Kind.VIEW:
         return "a view; its base is kept or recomputed"
     if isinstance(node.meta.get("val"), (tuple, list)):
         return "several results; each is kept or recomputed"
-    if torch_compat.user_policy(node) == "MUST_RECOMPUTE" and no_recompute is None:
-        return "your checkpoint policy says MUST_RECOMPUTE"
     return None

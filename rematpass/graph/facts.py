@@ -6,16 +6,20 @@ In: a `JointProgram`. Out: `Facts`, plain records without torch objects. Never p
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from types import MappingProxyType
 
 import torch
 from torch import fx
 
+from .. import torch_compat
+from ..declared import DeclaredOp
 from ..solve.program import Kind
-from ..torch_compat import storage_key
 from .capture import JointProgram
-from .flops import concrete, count_flops, tensors_in
+from .flops import count_flops, tensors_in
 from .op_traits import base_name, is_heavy, kind_of
+from .sizes import OpenSize, concrete, open_sizes
 from .workspace import workspace_bytes
 
 # CUDA's caching allocator hands out multiples of 512 bytes (c10/cuda/CUDACachingAllocator.cpp, kMinBlockSize).
@@ -27,7 +31,7 @@ class ValueFacts:
     """One value.
 
     `size_bytes` is its whole storage when it owns one, else 0; `view_bytes` what it shows of it; `workspace_bytes` is
-    live beside inputs and result while it is computed.
+    live beside inputs and result while it is computed; `labels` are the user's names for it (`rematpass.name`).
     """
 
     name: str
@@ -44,19 +48,24 @@ class ValueFacts:
     is_heavy: bool
     module: str
     source: str
+    labels: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True)
 class Facts:
-    """All values of a joint graph in order, and the bytes of the forward's inputs (distinct storages)."""
+    """All values of a joint graph in order, and the bytes of the forward's inputs (distinct storages).
+
+    `open_sizes` are dynamic dimensions that may become larger than what these figures stand for.
+    """
 
     values: tuple[ValueFacts, ...]
     static_bytes: int
     device_type: str
+    open_sizes: tuple[OpenSize, ...] = ()
 
 
-def collect_facts(joint: JointProgram) -> Facts:
-    """One `ValueFacts` per node of the joint graph, in order."""
+def collect_facts(joint: JointProgram, declared: Mapping[str, DeclaredOp] = MappingProxyType({})) -> Facts:
+    """One `ValueFacts` per node of the joint graph, in order. `declared`: what users said of custom operators."""
     ids = {node: i for i, node in enumerate(joint.nodes)}
     device_type = _device_type(joint.nodes)
     block = CUDA_BLOCK_BYTES if device_type == "cuda" else 1
@@ -67,11 +76,24 @@ def collect_facts(joint: JointProgram) -> Facts:
         if kind is Kind.PART and values[inputs[0]].kind is Kind.VIEW:
             kind = Kind.VIEW  # one of several views (split, unbind): no memory of its own
         root = values[inputs[0]].root if kind is Kind.VIEW and inputs else i
-        values.append(_describe(node, kind, inputs, root, i == root, block))
-    return Facts(tuple(values), _static_bytes(joint, block), device_type)
+        values.append(_describe(node, kind, inputs, root, i == root, block, declared))
+    for i, node in enumerate(joint.nodes):
+        label = "" if joint.is_backward[i] else torch_compat.user_label(node)
+        if label and values[i].kind is Kind.VIEW:
+            owner = values[values[i].root]
+            values[values[i].root] = replace(owner, labels=tuple(dict.fromkeys((*owner.labels, label))))
+    return Facts(tuple(values), _static_bytes(joint, block), device_type, open_sizes(joint.nodes))
 
 
-def _describe(node: fx.Node, kind: Kind, inputs: tuple[int, ...], root: int, is_owner: bool, block: int) -> ValueFacts:
+def _describe(
+    node: fx.Node,
+    kind: Kind,
+    inputs: tuple[int, ...],
+    root: int,
+    is_owner: bool,
+    block: int,
+    declared: Mapping[str, DeclaredOp],
+) -> ValueFacts:
     value = node.meta.get("val")
     tensor = value if isinstance(value, torch.Tensor) else None
     first = next(tensors_in(value), None)
@@ -86,7 +108,7 @@ def _describe(node: fx.Node, kind: Kind, inputs: tuple[int, ...], root: int, is_
         view_bytes=size,
         shape=tuple(concrete(s) for s in tensor.shape) if tensor is not None else (),
         dtype=str(first.dtype).removeprefix("torch.") if first is not None else "",
-        flops=count_flops(node) if node.op == "call_function" else 0,
+        flops=count_flops(node, declared) if node.op == "call_function" else 0,
         workspace_bytes=_scratch_bytes(node, kind, value, block),
         is_heavy=is_heavy(node),
         module=module_path(node),
@@ -129,7 +151,7 @@ def _static_bytes(joint: JointProgram, block: int) -> int:
         value = node.meta.get("val")
         if node.op == "placeholder" and not joint.is_backward[i] and isinstance(value, torch.Tensor):
             size = _round_up(storage_bytes(value), block)
-            key = storage_key(value)
+            key = torch_compat.storage_key(value)
             seen[key] = max(seen.get(key, 0), size)
     return sum(seen.values())
 

@@ -7,24 +7,23 @@ Never writes `meta`, never adds a guard, never prices: nanoseconds are made in `
 from __future__ import annotations
 
 import math
-import operator
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from functools import lru_cache
+from types import MappingProxyType
 from typing import Any
 
 import torch
 from torch import fx
 from torch.utils.flop_counter import flop_registry
 
+from ..declared import DeclaredOp
+from ..errors import OptionError
+from .op_traits import inner_nodes
+from .sizes import concrete
+from .words import words
+
 Formula = Callable[..., int]
-
-UNBACKED_SIZE = 4096
-"""Stands for a size the trace gives no value to: the length of `nonzero`, of a ragged batch.
-
-Origin: the usual number of tokens a device gets at once; set 2026-11. At half, ops after data-dependent shapes look
-half as expensive and are recomputed more readily; at twice, they are kept more readily. No other op is concerned.
-"""
 
 TRANSCENDENTAL_FLOPS = 10
 """Operations per element of exp, tanh, erf, log and their like.
@@ -33,11 +32,6 @@ Origin: vectorised implementations evaluate polynomials of degree 5 to 11 after 
 matters on CPU, where arithmetic is scarce; on GPUs such ops are bound by memory. At half, recomputing GELU or softmax
 on CPU looks nearly as cheap as an addition; at twice, they are kept where recomputing them is the better choice.
 """
-
-
-def words(*lines: str) -> frozenset[str]:
-    """The words of all lines, for long lists of operator names."""
-    return frozenset(" ".join(lines).split())
 
 
 _TRANSCENDENTAL = words(
@@ -76,21 +70,7 @@ _SAME_FORMULA = {
 }
 
 
-def concrete(size: int | torch.SymInt) -> int:
-    """The value of a size during the trace, without a guard; `UNBACKED_SIZE` where it has none.
-
-    `int(size)` would fix a dynamic dimension for good; the hint is only read.
-
-    >>> concrete(7)
-    7
-    """
-    if not isinstance(size, torch.SymInt):
-        return int(size)
-    hint = getattr(size.node, "hint", None)
-    return UNBACKED_SIZE if hint is None else int(hint)
-
-
-def count_flops(node: fx.Node) -> int:
+def count_flops(node: fx.Node, declared: Mapping[str, DeclaredOp] = MappingProxyType({})) -> int:
     """Floating-point operations of one node; a multiplication and an addition are two.
 
     Matrix products, convolutions and attention: torch's registered formulas (`torch.utils.flop_counter`) and the ones
@@ -100,18 +80,42 @@ def count_flops(node: fx.Node) -> int:
 
     Args:
         node: any node; those that compute no tensor (placeholders, `getitem`, sizes) count 0.
+        declared: what users said of custom operators, by name; their formulas come first.
+
+    Raises:
+        OptionError: a user's formula fails, or gives no number of operations.
     """
+    own = _declared_formula(node, declared)
+    if own is not None:
+        return _apply_declared(own, node)
     formula = _find_formula(node)
     if formula is not None:
         return _apply_formula(formula, _plain(node.args), _plain(node.kwargs), _plain(node))
     if not _is_operator(node):
-        return sum(map(count_flops, _inner_nodes(node)))
+        return sum(count_flops(inner, declared) for inner in inner_nodes(node))
     return _streamed_elements(node) * _flops_per_element(node)
+
+
+def _declared_formula(node: fx.Node, declared: Mapping[str, DeclaredOp]) -> DeclaredOp | None:
+    schema = getattr(node.target, "_schema", None)
+    found = declared.get(str(schema.name)) if schema is not None and declared else None
+    return found if found is not None and found.flops is not None else None
+
+
+def _apply_declared(own: DeclaredOp, node: fx.Node) -> int:
+    assert own.flops is not None
+    try:
+        count = own.flops(*_tensors_of(_plain(node.args)), **_tensors_of(_plain(node.kwargs)))
+    except Exception as error:
+        raise OptionError(f"the flops formula registered for {own.name} failed: {error!r}. Try: mend it") from error
+    if not isinstance(count, int) or isinstance(count, bool) or count < 0:
+        raise OptionError(f"the flops formula registered for {own.name} gave {count!r}. Try: an int of at least 0")
+    return count
 
 
 def is_compute_intensive(node: fx.Node) -> bool:
     """Whether the node, or a graph inside it, is a matrix product, a convolution or attention."""
-    return _find_formula(node) is not None or any(map(is_compute_intensive, _inner_nodes(node)))
+    return _find_formula(node) is not None or any(map(is_compute_intensive, inner_nodes(node)))
 
 
 def _is_operator(node: fx.Node) -> bool:
@@ -125,16 +129,6 @@ def _find_formula(node: fx.Node) -> Formula | None:
         return None
     packet = getattr(node.target, "overloadpacket", node.target)
     return _OURS.get(packet) or flop_registry.get(packet)
-
-
-def _inner_nodes(node: fx.Node) -> Iterator[fx.Node]:
-    """Nodes of the graphs handed to a higher-order op (`cond`, `invoke_subgraph`)."""
-    if node.op != "call_function" or _is_operator(node):
-        return
-    for arg in node.all_input_nodes:
-        if arg.op == "get_attr" and node.graph.owning_module is not None:
-            inner = operator.attrgetter(str(arg.target))(node.graph.owning_module)
-            yield from inner.graph.nodes if isinstance(inner, fx.GraphModule) else ()
 
 
 def _streamed_elements(node: fx.Node) -> int:

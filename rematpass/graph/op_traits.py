@@ -1,20 +1,22 @@
 """What an operator is like, read from its schema, tags and arguments.
 
-In: one FX node. Out: its `Kind` and the reason, if any, why its result must not be computed again.
+In: one FX node. Out: its `Kind`, its name, its inner graphs.
 Never looks at the rest of the graph.
 """
 
 from __future__ import annotations
 
 import operator
+from collections.abc import Iterator
 from functools import cache
 
 import torch
 from torch import fx
 
+from ..declared import BUILTIN_NAMESPACES
 from ..solve.program import Kind
-from ..torch_compat import HigherOrderOperator, OpOverload, user_policy
-from .flops import words
+from ..torch_compat import OpOverload
+from .words import words
 
 # Operators that Inductor computes inside their readers though torch does not tag them pointwise (lowering.py, 2.13).
 _POINTWISE = words(
@@ -33,17 +35,9 @@ _REDUCTION = words(
     "sum var var_mean _unsafe_index_put _softmax _log_softmax adaptive_avg_pool2d _adaptive_avg_pool2d",
 )
 _VIEW = frozenset(("_unsafe_view", "reshape"))
-# A rounding difference in their input may flip their result.
-_DISCRETE = words(
-    "argmax argmin argsort bucketize histc kthvalue median mode msort multinomial nonzero round searchsorted",
-    "sort topk unique unique2 _unique2 unique_consecutive unique_dim",
-)
 _HEAVY = words(
     "exp sigmoid tanh erf log sin cos pow expm1 log1p gelu rsqrt atan2 lgamma digamma",
 )
-# Namespaces whose operators are described truthfully by schema and tags.
-_KNOWN_NAMESPACES = frozenset(("aten", "prims", "inductor", "quantized_decomposed", "quantized", "mkldnn"))
-_COLLECTIVE_NAMESPACES = frozenset(("_c10d_functional", "_c10d_functional_autograd", "c10d_functional", "c10d"))
 
 
 @cache
@@ -52,6 +46,16 @@ def base_name(target: object) -> str:
     if isinstance(target, OpOverload):
         return str(target.overloadpacket.__name__)
     return str(getattr(target, "__name__", target))
+
+
+def is_builtin(target: OpOverload) -> bool:
+    """Whether schema and tags describe the operator truthfully: torch's own do, a custom one need not."""
+    return target.namespace in BUILTIN_NAMESPACES
+
+
+def is_random(node: fx.Node) -> bool:
+    """Whether the operator may draw from a generator."""
+    return isinstance(node.target, OpOverload) and torch.Tag.nondeterministic_seeded in node.target.tags
 
 
 def is_symbol(node: fx.Node) -> bool:
@@ -90,61 +94,11 @@ def is_heavy(node: fx.Node) -> bool:
     return base_name(node.target) in _HEAVY
 
 
-def never_recompute_reason(node: fx.Node) -> str | None:
-    """Why this result must not be computed again, or None. User policies come first, then safety."""
-    if node.op != "call_function" or is_symbol(node) or node.target is operator.getitem:
-        return None
-    policy = user_policy(node)
-    if policy == "MUST_SAVE":
-        return "your checkpoint policy says MUST_SAVE"
-    if isinstance(node.target, HigherOrderOperator):
-        return _higher_order_reason(node)
-    if not isinstance(node.target, OpOverload):
-        return None
-    return _target_reason(node.target) or _random_reason(node)
-
-
-def _higher_order_reason(node: fx.Node) -> str | None:
-    name = base_name(node.target)
-    if name in ("flex_attention", "flex_attention_backward"):
-        return None
-    return f"{name} is a higher-order operator whose body may have effects"
-
-
-@cache
-def _target_reason(target: OpOverload) -> str | None:
-    name, tags = base_name(target), target.tags
-    if target.namespace in _COLLECTIVE_NAMESPACES:
-        return "a collective must run as often on every rank"
-    if target._schema.is_mutable:
-        return f"{name} writes to its input"
-    if target.namespace not in _KNOWN_NAMESPACES:
-        return f"{target.namespace}::{name} is a custom operator whose purity is not known"
-    if name in _DISCRETE:
-        return f"{name} is a discrete choice that rounding could flip"
-    if torch.Tag.data_dependent_output in tags or (torch.Tag.dynamic_output_shape in tags and name != "index"):
-        return f"the shape of {name} depends on data"
-    return None
-
-
-def _random_reason(node: fx.Node) -> str | None:
-    target = node.target
-    if base_name(target) in ("inductor_seed", "inductor_seeds"):
-        return "random seed: the masks drawn from it are recomputed exactly"
-    if not isinstance(target, OpOverload) or torch.Tag.nondeterministic_seeded not in target.tags:
-        return None
-    dropout = _argument(node, "dropout_p")
-    if dropout is not None and dropout == 0:
-        return None
-    return f"{base_name(target)} is random and would draw again"
-
-
-def _argument(node: fx.Node, name: str) -> object:
-    """The value of the argument `name`, its schema default, or None when the operator has no such argument."""
-    target = node.target
-    assert isinstance(target, OpOverload)
-    for position, argument in enumerate(target._schema.arguments):
-        if argument.name == name:
-            positional = node.args[position] if position < len(node.args) else argument.default_value
-            return node.kwargs.get(name, positional)
-    return None
+def inner_nodes(node: fx.Node) -> Iterator[fx.Node]:
+    """Nodes of the graphs handed to a higher-order operator (`cond`, `invoke_subgraph`)."""
+    if node.op != "call_function" or isinstance(node.target, OpOverload) or node.graph.owning_module is None:
+        return
+    for argument in node.all_input_nodes:
+        if argument.op == "get_attr":
+            inner = operator.attrgetter(str(argument.target))(node.graph.owning_module)
+            yield from inner.graph.nodes if isinstance(inner, fx.GraphModule) else ()

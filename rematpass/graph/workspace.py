@@ -11,8 +11,8 @@ import torch
 from torch import fx
 
 from ..torch_compat import num_threads
-from .flops import concrete
 from .op_traits import base_name
+from .sizes import concrete
 
 # Channels per block of oneDNN's layouts with AVX-512 (8 with AVX2, where this counts too much for few channels).
 BLOCK_CHANNELS = 16

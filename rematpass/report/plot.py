@@ -5,7 +5,7 @@ In: points. Out: an image file, written whole or not at all. Never measures; mat
 
 from __future__ import annotations
 
-import tempfile
+import io
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from rematpass.errors import RematError
+from rematpass.files import write_whole, written_beside
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -21,7 +22,6 @@ if TYPE_CHECKING:
 
 _OURS = "#c03020"
 _OTHERS = "#305080"
-_PREFIX = ".rematpass-"
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,7 +87,7 @@ def check_plot(path: str | Path) -> None:
     suffix = _image_format(Path(path))
     if suffix not in canvas.get_supported_filetypes():
         raise RematError(f"no image format for {path}: .{suffix} is not known. Try: a path ending in .png or .svg")
-    with _explained(Path(path)), tempfile.TemporaryDirectory(dir=Path(path).parent, prefix=_PREFIX):
+    with _explained(Path(path)), written_beside(Path(path)):
         pass
 
 
@@ -132,11 +132,10 @@ def _new_figure() -> Figure:
 
 
 def _write_whole(figure: Figure, path: Path) -> None:
-    """Save beside `path`, then rename: a reader never sees half a file."""
-    with _explained(path), tempfile.TemporaryDirectory(dir=path.parent, prefix=_PREFIX) as folder:
-        whole = Path(folder) / "figure"
-        figure.savefig(whole, format=_image_format(path))
-        whole.replace(path)
+    with _explained(path):
+        image = io.BytesIO()
+        figure.savefig(image, format=_image_format(path))
+        write_whole(path, image.getvalue())
 
 
 def _image_format(path: Path) -> str:

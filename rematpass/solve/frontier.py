@@ -6,7 +6,7 @@ In: a `Program` and its `Stages`. Out: a `StageModel` per stage, equal stages co
 from __future__ import annotations
 
 import itertools
-from collections.abc import Iterable, Sequence
+from collections.abc import Container, Iterable, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -254,7 +254,7 @@ def closure_problem(
     free = frozenset(free) | frozenset(program.root[v] for v in program.forward_outputs)
     values = sorted(v for v in {*scope, *free} if _is_paid(program, v) and not from_inputs[v])
     place = {v: i for i, v in enumerate(values)}
-    reads = [[u for u in program.inputs[v] if _is_paid(program, u) and not from_inputs[u]] for v in values]
+    reads = [_held(program, program.inputs[v], place, from_inputs) for v in values]
     arcs = [(i, place[u]) for i, found in enumerate(reads) for u in found if u in place]
     is_closed = [all(u in place for u in found) for found in reads]
     may_recompute = [program.may_recompute[v] and closed for v, closed in zip(values, is_closed, strict=True)]
@@ -269,6 +269,21 @@ def closure_problem(
         heads=np.array([h for _, h in arcs], dtype=np.int64),
     )
     return problem, values
+
+
+def _held(program: Program, reads: Iterable[int], inside: Container[int], from_inputs: Sequence[bool]) -> list[int]:
+    """What must be at hand for `reads`: a view from outside is made again for nothing where its base is."""
+    held: dict[int, None] = {}
+    stack = list(reads)
+    while stack:
+        u = stack.pop()
+        if not _is_paid(program, u) or from_inputs[u]:
+            continue
+        if program.kind[u] is Kind.VIEW and u not in inside:
+            stack.extend(program.inputs[u])
+        else:
+            held[u] = None
+    return list(held)
 
 
 def _mask(size: int, chosen: Iterable[int]) -> np.ndarray[tuple[int], np.dtype[np.bool_]]:
@@ -298,16 +313,9 @@ def _option(scope: _Scope, kept: tuple[int, ...], advance_peak_bytes: int, *, wi
 
 def _available(program: Program, scope: _Scope, given: set[int]) -> set[int]:
     """What the stage may take as there: `given`, and whatever it reads from outside itself and its boundaries."""
-    inside = set(scope.forward)
-    elsewhere = {
-        u
-        for v in (*scope.forward, *scope.backward)
-        for u in program.inputs[v]
-        if u not in inside
-        and not program.is_backward[u]
-        and not scope.from_inputs[u]
-        and program.kind[u] is not Kind.VIEW
-    }
+    inside = frozenset(scope.forward)
+    reads = [u for v in (*scope.forward, *scope.backward) for u in program.inputs[v] if not program.is_backward[u]]
+    elsewhere = set(_held(program, reads, inside, scope.from_inputs)) - inside
     return given | elsewhere
 
 

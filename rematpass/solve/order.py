@@ -96,8 +96,28 @@ def must_keep(program: Program, values: Iterable[int]) -> list[int]:
     ]
 
 
+def keep_instead(program: Program, values: Iterable[int]) -> set[int]:
+    """What to keep so that `values` can be had: what must not be kept is computed again from what may be.
+
+    Boundaries between stages and outputs of the forward cost nothing to keep, so they are chosen without asking.
+    """
+    found: set[int] = set()
+    seen: set[int] = set()
+    stack = list(values)
+    while stack:
+        v = stack.pop()
+        if v in seen:
+            continue
+        seen.add(v)
+        if program.may_keep[v]:
+            found.add(v)
+        elif program.may_recompute[v]:  # of an op that may not run again, the results are kept instead
+            stack.extend(program.needs[v])
+    return found
+
+
 def order_backward(program: Program, kept: Iterable[int]) -> Decision:
     """Each missing value is computed right before its first use and stays until its last."""
-    recorder = Recorder(program, kept)
+    recorder = Recorder(program, keep_instead(program, kept))
     recorder.run(v for v in range(len(program)) if program.is_backward[v] and program.kind[v] is not Kind.INPUT)
     return recorder.finish()

@@ -6,7 +6,7 @@ In: a `Program`, its `Stages`, a `Recipe`. Out: a `Decision`. Never chooses.
 from __future__ import annotations
 
 from .chain import Alone, Keep, Recipe
-from .order import Recorder, must_keep
+from .order import Recorder, keep_instead, must_keep
 from .program import Decision, Program
 from .stages import Stages
 
@@ -14,7 +14,7 @@ from .stages import Stages
 def run_recipe(program: Program, stages: Stages, recipe: Recipe | None) -> Decision:
     """Execute `recipe`: the kept set it implies, and a backward with its runs of stages computed again."""
     kept = {*must_keep(program, range(len(program))), *_kept_by(stages, recipe)}
-    recorder = Recorder(program, kept)
+    recorder = Recorder(program, keep_instead(program, kept))
     _Runner(program, stages, recorder).first(recipe)
     return recorder.finish()
 

@@ -13,7 +13,6 @@ from __future__ import annotations
 import bisect
 import itertools
 import math
-import time
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cached_property
@@ -66,6 +65,11 @@ BOUND_MOMENTS = 2
 WHOLE_FILL = 64
 # Steps of polishing that are tried between two neighbours. Half and twice changed nothing on the six graphs.
 MAX_STEPS = 64
+# Ops simulated in a second of search, with what it takes to make their plans. Work is counted, not time: a plan depends
+# on its program alone, not on how fast or busy the machine is, so that all ranks of a job find the same one. On a
+# current server core 380,000 at 3,000 and at 15,000 ops, 280,000 at 60,000, 190,000 at 220,000 (2026-11). At half, the
+# search ends at half of the time limit; at twice, it takes twice as long as asked.
+WORK_PER_SECOND = 300_000
 
 
 @dataclass(frozen=True)
@@ -74,7 +78,8 @@ class Effort:
 
     Attributes:
         run_ops: ops of distinct stages and runs of stages to model.
-        seconds: for simulating plans beyond the first ones; when it runs out, what was found by then is used.
+        seconds: for simulating plans beyond the first ones, counted in ops (`WORK_PER_SECOND`), never by a clock; when
+            they are used up, what was found by then is taken.
         looks_again: a second look for the smallest peak where the first seems poor, on programs of moderate size.
     """
 
@@ -89,14 +94,14 @@ class Frontier:
     Attributes:
         fastest, smallest: the two ends.
         bound: on extra time.
-        is_complete: False when time ran out before a search was over.
+        is_complete: False when the work allowed was done before a search was over.
         simulated: plans simulated so far.
     """
 
     def __init__(self, program: Program, effort: Effort | None = None) -> None:
         self._program = program
         self._effort = effort or Effort()
-        self._stop = time.monotonic() + self._effort.seconds
+        self._work = 0
         self._points: dict[tuple[int, ...], FrontierPoint] = {}
         self.is_complete = True
         self._stages = find_stages(program)
@@ -106,7 +111,8 @@ class Frontier:
         self.fastest = self.smallest = self._simulate(self._whole(0))
         self._nests: list[_Nest] = []
         self._add_nest(self._effort.run_ops, LOW_ENDS)
-        if self._effort.looks_again and len(program) <= MODERATE_OPS and self._is_smallest_far() and self._has_time():
+        self._work = 0  # the first plans are free
+        if self._effort.looks_again and len(program) <= MODERATE_OPS and self._is_smallest_far() and self._may_work():
             self._add_nest(MORE_RUN_OPS, LOW_SAMPLES)
             places = np.linspace(0, len(self._hull) - 1, LOW_SAMPLES).astype(int)
             self._note_ends([self._whole(place) for place in np.unique(places).tolist()])
@@ -259,17 +265,18 @@ class Frontier:
         return order_backward(self._program, values_of(self._values, self._hull[place].kept))
 
     def _evaluate(self, decision: Decision) -> FrontierPoint | None:
-        """A simulated plan; None when time is over."""
-        return self._simulate(decision) if self._has_time() else None
+        """A simulated plan; None when all work allowed is done."""
+        return self._simulate(decision) if self._may_work() else None
 
-    def _has_time(self) -> bool:
+    def _may_work(self) -> bool:
         """Whether the search may go on; notes when it may not."""
-        if time.monotonic() > self._stop:
+        if self._work >= self._effort.seconds * WORK_PER_SECOND:
             self.is_complete = False
         return self.is_complete
 
     def _simulate(self, decision: Decision) -> FrontierPoint:
         key = decision.schedule.backward
+        self._work += len(decision.schedule.forward) + len(key)
         if key not in self._points:
             peak = simulate(self._program, decision.schedule).peak_bytes
             self._points[key] = FrontierPoint(peak, decision.recompute_ns, decision)

@@ -11,6 +11,7 @@ def test_public_names():
         "CurvePoint",
         "OptionError",
         "Plan",
+        "PlanFileError",
         "Problem",
         "ProblemError",
         "RematError",
@@ -18,10 +19,13 @@ def test_public_names():
         "__version__",
         "frontier",
         "inductor_options",
+        "load_plan",
         "measure_peak",
+        "name",
         "partition_fn",
         "plan",
         "plans",
+        "register_op",
         "solve",
     }
 

@@ -94,7 +94,7 @@ def test_right_or_refused(module, executor, count):
     right = {name: gradients_after(module, change, as_it_is) or untouched for name, change in CHANGES.items()}
     unlimited = executor("none")
     run_step(make(module), unlimited)
-    for budget in budgets_between(unlimited.plans[0], count):
+    for budget in budgets_between(unlimited.plans, count):
         compiled = executor(budget)(lambda model, x: model(x))
         wrap = partial(partial, compiled)  # one compilation for all models
         found = {name: gradients_after(module, change, wrap) for name, change in CHANGES.items()}

@@ -3,9 +3,7 @@
 import copy
 import json
 import os
-import subprocess
-import sys
-from subprocess import PIPE
+from pathlib import Path
 
 import pytest
 import torch
@@ -14,6 +12,7 @@ from torch import nn
 from torch._dynamo.utils import counters
 
 import rematpass
+from tests.processes import finish, start_python
 
 SCALAR = {"cpp.simdlen": 1}  # kernels without vector instructions compile twice as fast
 
@@ -43,19 +42,6 @@ class Tiny(nn.Module):
 def tiny():
     torch.manual_seed(0)
     return Tiny(), torch.ones(64, 8)
-
-
-def start_python(script, **environment):
-    """`script` in a fresh interpreter with the caches of this test run."""
-    env = {**os.environ, **environment}
-    return subprocess.Popen([sys.executable, "-c", script], stdout=PIPE, stderr=PIPE, text=True, env=env)
-
-
-def finish(process):
-    """(stdout, stderr) of a process that must succeed."""
-    stdout, stderr = process.communicate(timeout=300)
-    assert process.returncode == 0, stderr[-3000:]
-    return stdout, stderr
 
 
 STEP = """
@@ -98,6 +84,22 @@ def test_another_budget_is_another_plan():
         assert plan.budget_bytes == budget
         assert counters["aot_autograd"]["autograd_cache_miss"] == (1, 1, 2)[place]
     assert counters["aot_autograd"]["autograd_cache_hit"] == 1
+
+
+def test_a_damaged_stored_plan_is_told_once_and_planned_again(caplog):
+    found = []
+    for place in range(3):
+        torch._dynamo.reset()
+        compiled, x = compile_tiny(memory_budget=2**29)
+        compiled(x).backward()
+        found += rematpass.plans(compiled)
+        told = [record.getMessage() for record in caplog.records if record.name == "rematpass.store"]
+        assert ["it is truncated" in text for text in told] == [True][:place]
+        if not place:
+            folder = Path(os.environ["REMATPASS_CACHE_DIR"]) / "plans"
+            (path,) = (path for path in folder.glob("*.json") if found[0].fingerprint in path.read_text())
+            path.write_text(path.read_text()[:1000])
+    assert found == [found[0]] * 3
 
 
 PLAN = """

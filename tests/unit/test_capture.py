@@ -1,8 +1,10 @@
 """Which side of the joint graph an op is on."""
 
+import pytest
 import torch
 from torch import nn
 
+from rematpass.graph.op_traits import base_name
 from tests.tracing import dynamo_joint_of, joint_of
 
 
@@ -54,3 +56,36 @@ def test_mutated_inputs():
     assert len(joint.mutated_inputs) == 3  # running mean, running variance, counter
     assert set(joint.mutated_inputs) <= set(joint.static_inputs)
     assert joint_of(lambda x: x.exp().sum(), [matrix()]).mutated_inputs == ()
+
+
+def two_draws(draw):
+    return lambda x: (draw(x) - draw(x)) * x
+
+
+@pytest.mark.parametrize(
+    ("draw", "name"),
+    [
+        (torch.randn_like, "randn_like"),
+        (torch.rand_like, "rand_like"),
+        (lambda x: torch.randint_like(x, 9), "randint_like"),
+        (lambda x: torch.empty_like(x).uniform_(), "uniform"),
+        (lambda x: torch.empty_like(x).exponential_(), "exponential"),
+        (lambda x: torch.empty_like(x).geometric_(0.5), "geometric"),
+        (lambda x: torch.empty_like(x).log_normal_(), "log_normal"),
+        (lambda x: torch.empty_like(x).cauchy_(), "cauchy"),
+        (lambda x: torch.normal(x.detach(), 1.0), "normal_functional"),
+    ],
+)
+def test_two_draws_stay_two(draw, name):
+    joint = joint_of(two_draws(draw), [torch.ones(4, requires_grad=True)])
+    drawn = [n for n in joint.nodes if torch.Tag.nondeterministic_seeded in getattr(n.target, "tags", ())]
+    assert len(drawn) == 2, name
+
+
+def test_equal_numbers_of_another_kind_are_not_merged():
+    def function(x):
+        zeros = torch.full((4,), 0.0), torch.full((4,), -0.0)
+        return (x / zeros[0] + x / zeros[1] + x * torch.full((4,), 1) + x * torch.full((4,), True)).sum()
+
+    joint = joint_of(function, [torch.ones(4, requires_grad=True)])
+    assert sum(base_name(n.target) == "full" for n in joint.nodes) == 4

@@ -124,6 +124,15 @@ def test_a_value_taken_that_nobody_saves():
         check_split(forward, backward, 1)
 
 
+def test_a_saved_list_of_tensors():
+    """Autograd saves tensors; what an operator returns as a list crosses to the backward one by one."""
+    forward, backward = halves()
+    (leaves,) = output_of(forward).args
+    leaves[-1].meta["val"] = [leaves[-1].meta["val"]]
+    with pytest.raises(SplitError, match="several tensors"):
+        check_split(forward, backward, 1)
+
+
 def test_saved_values_in_another_order():
     """Two saved values of one shape exchanged: every shape fits, every gradient is wrong."""
     made = []

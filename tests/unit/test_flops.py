@@ -12,11 +12,10 @@ from torch.utils.flop_counter import flop_registry
 
 from rematpass.graph.flops import (
     TRANSCENDENTAL_FLOPS,
-    UNBACKED_SIZE,
-    concrete,
     count_flops,
     is_compute_intensive,
 )
+from rematpass.graph.sizes import UNBACKED_SIZE, concrete
 
 aten = torch.ops.aten
 

@@ -4,7 +4,7 @@ import pytest
 import torch
 from torch.nn import functional
 
-from rematpass.graph.op_traits import base_name, is_heavy, kind_of, never_recompute_reason
+from rematpass.graph.op_traits import base_name, is_heavy, kind_of
 from rematpass.solve.program import Kind
 from tests.tracing import joint_of
 
@@ -46,62 +46,14 @@ def test_kinds(function, name, kind):
     assert kind_of(nodes_of(function)[name]) is kind
 
 
-def test_convolution_is_not_generated():
+def test_convolution_is_no_loop_of_inductors():
     node = nodes_of(functional.conv2d, matrix(1, 2, 5, 5), matrix(3, 2, 3, 3))["convolution"]
     assert kind_of(node) is Kind.EXTERN
-    assert never_recompute_reason(node) is None
 
 
 def test_inputs():
     joint = joint_of(lambda x: x.exp(), [matrix()])
     assert {kind_of(n) for n in joint.nodes if n.op == "placeholder"} == {Kind.INPUT}
-
-
-@pytest.mark.parametrize(
-    ("function", "name", "reason"),
-    [
-        (lambda x: functional.dropout(x, 0.5), "native_dropout", "native_dropout is random and would draw again"),
-        (lambda x: x * torch.rand_like(x), "rand_like", "rand_like is random and would draw again"),
-        (lambda x: torch.bernoulli(x.detach() * 0.5) * x, "bernoulli", "bernoulli is random and would draw again"),
-        (lambda x: x.topk(2).values, "topk", "topk is a discrete choice that rounding could flip"),
-        (lambda x: x.sort().values, "sort", "sort is a discrete choice that rounding could flip"),
-        (lambda x: x * x.argmax(), "argmax", "argmax is a discrete choice that rounding could flip"),
-        (lambda x: x.exp(), "exp", None),
-        (lambda x: x @ x, "mm", None),
-        (lambda x: x.max(0).values, "max", None),
-    ],
-)
-def test_reasons(function, name, reason):
-    assert never_recompute_reason(nodes_of(function)[name]) == reason
-
-
-def test_attention_is_random_only_with_dropout():
-    """The attention that runs on CPUs draws nothing; its schema has a dropout argument all the same."""
-    found = nodes_of(lambda q: functional.scaled_dot_product_attention(q, q, q), matrix(1, 2, 8, 4))
-    (name,) = (n for n in found if "attention" in n)
-    assert never_recompute_reason(found[name]) is None
-
-
-@pytest.fixture(scope="module")
-def custom_operator():
-    with torch.library._scoped_library("rematpass_test", "FRAGMENT") as library:
-        library.define("twice(Tensor x) -> Tensor")
-        library.impl("twice", lambda x: x * 2, "CompositeExplicitAutograd")
-        library.impl("twice", torch.empty_like, "Meta")
-        torch.library.register_autograd("rematpass_test::twice", lambda ctx, g: g * 2, lib=library)
-        yield torch.ops.rematpass_test.twice
-
-
-def test_custom_operators_are_kept(custom_operator):
-    node = nodes_of(lambda x: custom_operator(x).exp())["twice"]
-    assert kind_of(node) is Kind.EXTERN
-    assert never_recompute_reason(node) == "rematpass_test::twice is a custom operator whose purity is not known"
-
-
-def test_writing_operators():
-    joint = joint_of(lambda x, s: (x * s.add_(1)).sum(), [matrix(), torch.ones(4, 4)])
-    copies = [n for n in joint.nodes if base_name(n.target) == "copy_"]
-    assert all(never_recompute_reason(n) == "copy_ writes to its input" for n in copies)
 
 
 def test_heavy():

@@ -42,8 +42,26 @@ def make_plan(**changes):
     return replace(plan, **changes)
 
 
+def plan_record():
+    return json.loads(make_plan().to_json())
+
+
+def value_record(**changes):
+    return {**plan_record()["values"][0], **changes}
+
+
+def alive_row():
+    return plan_record()["alive_at_peak"][0]
+
+
+def timeline_row(phase):
+    return {"phase": phase, "op": "mm", "live_bytes": 4000}
+
+
 class TestJson:
-    @pytest.mark.parametrize("changes", [{}, {"budget_bytes": None, "cheaper": None}, {"values": (), "timeline": ()}])
+    @pytest.mark.parametrize(
+        "changes", [{}, {"budget_bytes": None, "cheaper": None}, {"values": (), "timeline": (), "peak_position": 0}]
+    )
     def test_round_trip(self, changes):
         plan = make_plan(**changes)
         again = Plan.from_json(plan.to_json())
@@ -62,9 +80,21 @@ class TestJson:
         plan = make_plan()
         assert pickle.loads(pickle.dumps(plan)) == copy.deepcopy(plan) == plan
 
-    @pytest.mark.parametrize("text", ["", "{", "3", "[]", "null", "{}", '"schema"', make_plan().to_json()[:-9]])
-    def test_refuses_what_is_no_plan(self, text):
-        with pytest.raises(PlanFileError, match="not a plan"):
+    @pytest.mark.parametrize(
+        ("text", "words"),
+        [
+            ("", "empty"),
+            ("{", "truncated"),
+            ("3", "not a plan: its JSON is a int"),
+            ("[]", "not a plan"),
+            ("null", "not a plan"),
+            ("{}", "not a plan: it names no schema"),
+            ('"schema"', "not a plan"),
+            (make_plan().to_json()[:-9], "truncated: it ends after"),
+        ],
+    )
+    def test_refuses_what_is_no_plan(self, text, words):
+        with pytest.raises(PlanFileError, match=words):
             Plan.from_json(text)
 
     @pytest.mark.parametrize("schema", [0, 1, "2", None])
@@ -74,32 +104,71 @@ class TestJson:
             Plan.from_json(text)
 
     @pytest.mark.parametrize(
-        "damage",
+        ("damage", "words"),
         [
-            {"values": None},
-            {"values": [3]},
-            {"values": [{}]},
-            {"values": [{"decision": "keep"}]},
-            {"values": [{**json.loads(make_plan().to_json())["values"][0], "decision": "maybe"}]},
-            {"timeline": [{"phase": "forward"}]},
-            {"alive_at_peak": 5},
-            {"cheaper": {"peak": 3}},
-            {"cheaper": 3},
-            {"notes": None},
-            {"surprise": 1},
+            ({"values": None}, "plan.values is None; it must be a list"),
+            ({"values": [3]}, r"plan.values\[0\] is 3; it must be an object"),
+            ({"values": [{}]}, r"plan.values\[0\].because is missing"),
+            ({"values": [value_record(decision="maybe")]}, "decision is 'maybe'; it must be one of keep, recompute"),
+            ({"values": [value_record(decision=["keep"])]}, r"decision is \['keep'\]; it must be one of"),
+            ({"values": [value_record(bytes=-1)]}, r"plan.values\[0\].bytes is -1; it must be at least zero"),
+            ({"values": [value_record(shape=[4, -2])]}, "shape is .* it must be sizes of at least zero"),
+            ({"values": [value_record(shape=[4, None])]}, r"shape\[1\] is None; it must be an integer or a text"),
+            ({"values": [value_record(), value_record()]}, "plan.values has 'mm' twice"),
+            ({"timeline": [{"phase": "forward"}]}, r"plan.timeline\[0\].live_bytes is missing"),
+            ({"timeline": [timeline_row("sideways")]}, "phase is 'sideways'; it must be one of forward, backward"),
+            ({"timeline": [timeline_row("backward"), timeline_row("forward")]}, "forward row after a backward one"),
+            ({"timeline": []}, "plan.peak_position is 1; it must be a place in the timeline of 0 rows"),
+            ({"peak_position": 2}, "plan.peak_position is 2; it must be a place in the timeline of 2 rows"),
+            ({"peak_position": -1}, "plan.peak_position is -1"),
+            ({"peak_position": 0}, "plan.peak_position is 0; it must be where the timeline is highest"),
+            ({"peak_position": True}, "plan.peak_position is True; it must be an integer"),
+            ({"peak_bytes": 4001}, "plan.peak_bytes is 4001; it must be the highest of the timeline, 4000"),
+            ({"peak_bytes": -5}, "plan.peak_bytes is -5; it must be at least zero"),
+            ({"peak_bytes": 4000.0}, "plan.peak_bytes is 4000.0; it must be an integer"),
+            ({"peak_bytes": "4000"}, "plan.peak_bytes is '4000'; it must be an integer"),
+            ({"peak_bytes": 10**40}, "plan.peak_bytes"),
+            (
+                {"smallest_peak_bytes": 4001},
+                "smallest_peak_bytes is 4001; it must be at most peak_bytes, which is 4000",
+            ),
+            ({"recompute_seconds": -0.1}, "plan.recompute_seconds is -0.1; it must be at least zero"),
+            ({"step_seconds": "3"}, "plan.step_seconds is '3'; it must be a number"),
+            ({"step_seconds": 10**400}, "plan.step_seconds is 1000.*characters"),
+            ({"alive_at_peak": 5}, "plan.alive_at_peak is 5; it must be a list"),
+            ({"alive_at_peak": [{**alive_row(), "role": "idle"}]}, "role is 'idle'; it must be one of input, kept"),
+            ({"cheaper": {"peak": 3}}, "plan.cheaper.peak_bytes is missing"),
+            ({"cheaper": 3}, "plan.cheaper is 3; it must be an object"),
+            ({"notes": None}, "plan.notes is None; it must be a list"),
+            ({"notes": [None]}, r"plan.notes\[0\] is None; it must be a text"),
+            ({"device": None}, "plan.device is None; it must be a text"),
+            ({"surprise": 1}, "plan.surprise is no field of a Plan; it holds 1"),
         ],
     )
-    def test_refuses_damaged_fields(self, damage):
-        record = {**json.loads(make_plan().to_json()), **damage}
-        with pytest.raises(PlanFileError, match="damaged"):
+    def test_refuses_damaged_fields_and_names_them(self, damage, words):
+        with pytest.raises(PlanFileError, match=f"damaged: .*{words}"):
+            Plan.from_json(json.dumps({**plan_record(), **damage}))
+
+    @pytest.mark.parametrize("field", sorted({*plan_record()} - {"schema"}))
+    def test_refuses_missing_fields(self, field):
+        record = plan_record()
+        del record[field]
+        with pytest.raises(PlanFileError, match=f"damaged: plan.{field} is missing"):
             Plan.from_json(json.dumps(record))
 
-    @pytest.mark.parametrize("field", sorted({*json.loads(make_plan().to_json())} - {"schema"}))
-    def test_refuses_missing_fields(self, field):
-        record = json.loads(make_plan().to_json())
-        del record[field]
-        with pytest.raises(PlanFileError, match="damaged"):
-            Plan.from_json(json.dumps(record))
+    @pytest.mark.parametrize(
+        ("text", "words"),
+        [
+            (make_plan().to_json().replace('"notes"', '"device"'), "the key 'device' stands twice"),
+            (make_plan().to_json().replace("3.0", "NaN"), "NaN is no JSON"),
+            (make_plan().to_json().replace("3.0", "1e999"), "plan.step_seconds is inf; it must be a number"),
+            ("[" * 100_000, "nested too deep"),
+            ('{"schema": ' + "9" * 5000 + "}", "limit"),
+        ],
+    )
+    def test_refuses_what_json_lets_pass(self, text, words):
+        with pytest.raises(PlanFileError, match=words):
+            Plan.from_json(text)
 
 
 class TestFigures:

@@ -1,5 +1,7 @@
 """What a user relies on: one frontier, monotone, simulated, every point a correct program."""
 
+import itertools
+import time
 from dataclasses import replace
 from itertools import pairwise
 
@@ -9,9 +11,9 @@ from hypothesis import strategies as st
 
 from rematpass.check.schedule import check_schedule
 from rematpass.solve.liveness import simulate
-from rematpass.solve.search import Frontier
+from rematpass.solve.search import Effort, Frontier
 from tests.naive_simulator import naive_timeline
-from tests.programs import EXTERN, PART, Builder, Layer, layered
+from tests.programs import EXTERN, PART, POINTWISE, REDUCTION, Builder, Layer, layered
 from tests.strategies import programs, stacked_programs
 
 BUDGETS = 9
@@ -27,6 +29,8 @@ def check_frontier(program):
     for budget, p in zip(budgets, points, strict=True):
         assert p.peak_bytes <= budget
         check_schedule(program, p.decision, names)
+        own = [v for v in p.decision.schedule.backward if program.is_backward[v]]
+        assert own == sorted(own), "ranks with different plans communicate in the same order"
         assert p.peak_bytes == simulate(program, p.decision.schedule).peak_bytes
         assert p.extra_ns == p.decision.recompute_ns
         assert frontier.bound_ns(budget, p) <= p.extra_ns
@@ -56,6 +60,17 @@ def test_random_programs_for_a_fusing_executor(program):
 @given(stacked_programs())
 def test_stacks_of_a_random_block(program):
     check_frontier(program)
+
+
+@settings(deadline=None, max_examples=30, derandomize=True)
+@given(st.one_of(programs(), programs(is_fusing=True), stacked_programs()), st.randoms(use_true_random=False))
+def test_what_must_not_be_kept_is_not_kept_though_it_lies_on_a_boundary_or_is_returned(program, random):
+    may_keep = [
+        may and not (kind in (EXTERN, POINTWISE, REDUCTION) and again and random.random() < 0.5)
+        for may, kind, again in zip(program.may_keep, program.kind, program.may_recompute, strict=True)
+    ]
+    _, points = check_frontier(replace(program, may_keep=tuple(may_keep)))
+    assert all(may_keep[v] for p in points for v in p.decision.kept)
 
 
 LAYERS = st.builds(Layer, st.integers(50, 150), st.integers(800, 1500), st.integers(1, 20), st.integers(1, 20))
@@ -121,3 +136,36 @@ def test_the_same_twice():
     program = layered([Layer(), Layer(wide=700)] * 3, is_residual=True)
     budget = (Frontier(program).fastest.peak_bytes + Frontier(program).smallest.peak_bytes) // 2
     assert Frontier(program).choose(budget) == Frontier(program).choose(budget)
+
+
+def half_way(frontier):
+    return (frontier.fastest.peak_bytes + frontier.smallest.peak_bytes) // 2
+
+
+def test_a_plan_does_not_depend_on_the_clock(monkeypatch):
+    """A machine that stalls for an hour whenever the clock is read finds the plan that an idle one finds."""
+    program = layered([Layer(), Layer(wide=700)] * 6, is_residual=True)
+    idle = Frontier(program, Effort(seconds=5.0))
+    expected = idle.choose(half_way(idle))
+    now = itertools.count(0, 3600)
+    for clock in ("monotonic", "perf_counter", "time", "process_time"):
+        monkeypatch.setattr(time, clock, lambda: float(next(now)))
+    stalled = Frontier(program, Effort(seconds=5.0))
+    assert stalled.choose(half_way(idle)) == expected
+    assert stalled.is_complete
+
+
+def test_the_limit_counts_work():
+    """With nothing allowed beyond the first plans, the best of them; with twice the work, never a worse plan."""
+    program = layered([Layer(), Layer(wide=700)] * 12, is_residual=True)
+    budget = half_way(Frontier(program))
+    frontiers = [Frontier(program, Effort(seconds=seconds)) for seconds in (0.0, 1e-3, 1e-2, 5.0)]
+    chosen = [frontier.choose(budget) for frontier in frontiers]
+    assert [frontier.is_complete for frontier in frontiers] == [False, False, False, True]
+    assert chosen[0] is frontiers[0].smallest
+    assert all(p.peak_bytes <= budget for p in chosen)
+    assert all(a.extra_ns >= b.extra_ns for a, b in pairwise(chosen))
+    assert chosen[0].extra_ns > chosen[-1].extra_ns
+    simulated = [frontier.simulated for frontier in frontiers]
+    assert simulated == sorted(simulated)
+    assert simulated[0] < simulated[1] < simulated[3]

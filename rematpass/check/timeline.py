@@ -1,0 +1,184 @@
+"""Is the predicted memory what the schedule needs? Counted again, op by op, before anything is emitted.
+
+In: a `Program`, a `Schedule`, and the live bytes that were predicted. Out: nothing, or `SplitError` naming the op.
+Never shares code with the simulator; the model of the executor is the one described in `solve/liveness.py`. Linear
+time.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
+
+from ..errors import SplitError
+from ..solve.program import Kind, Program, Schedule
+
+_FROM_MEMORY = (Kind.EXTERN, Kind.PART)
+# What Inductor stores though it could be fused: it reads more than this, with several readers, and with any (2.13).
+_MOST_READS_SHARED, _MOST_READS = 4, 8
+
+
+def check_timeline(
+    program: Program, schedule: Schedule, live_bytes: Sequence[int], peak_bytes: int, names: Sequence[str]
+) -> None:
+    """Compare the prediction with a count of its own.
+
+    Args:
+        program: the problem.
+        schedule: what is executed.
+        live_bytes: predicted bytes while each op runs, forward then backward, inputs and scalars left out.
+        peak_bytes: the highest, as promised.
+        names: of values, for the message.
+
+    Raises:
+        SplitError: a position or the peak differs.
+    """
+    counted = recount(program, schedule)
+    ops = [v for v in (*schedule.forward, *schedule.backward) if _takes_part(program, v)]
+    if len(counted) != len(live_bytes):
+        raise SplitError(f"the timeline has {len(live_bytes)} positions, the schedule runs {len(counted)} ops")
+    for op, own, predicted in zip(ops, counted, live_bytes, strict=True):
+        if own != predicted:
+            raise SplitError(f"while {names[op]} runs {own} bytes are live, but {predicted} were predicted")
+    highest = max(counted, default=program.static_bytes)
+    if highest != peak_bytes:
+        raise SplitError(f"the peak is {highest} bytes, but {peak_bytes} were promised")
+
+
+def recount(program: Program, schedule: Schedule) -> list[int]:
+    """Live bytes while each op of forward and backward runs, the graph's inputs counted."""
+    made: set[int] = set()
+    kept: dict[int, None] = {}
+    for v in schedule.backward:
+        kept.update((u, None) for u in program.inputs[v] if u not in made and not program.is_backward[u])
+        made.add(v)
+    kept.update((v, None) for v in program.backward_outputs if v not in made and not program.is_backward[v])
+    saved = [v for v in kept if _takes_part(program, v)]
+    tangents = [v for v, kind in enumerate(program.kind) if kind is Kind.INPUT and program.is_backward[v]]
+    forward, backward = _Half(program), _Half(program)
+    forward.run(schedule.forward)
+    backward.receive([*saved, *program.forward_outputs, *tangents])
+    handed_on = {backward.place[v] for v in program.forward_outputs}  # the caller holds them, whoever reads them
+    backward.run(schedule.backward)
+    forward_live = forward.live_bytes({*forward.places([*saved, *program.forward_outputs])})
+    backward_live = backward.live_bytes({*backward.places(program.backward_outputs), *handed_on})
+    return [program.static_bytes + n for n in (*forward_live, *backward_live)]
+
+
+def _takes_part(program: Program, v: int) -> bool:
+    return program.kind[v] not in (Kind.INPUT, Kind.SYMBOL)
+
+
+@dataclass
+class _Storage:
+    """A piece of memory: who made it and when (-1: it was given), what was read for it, who reads it."""
+
+    op: int
+    born: int
+    size: int
+    reads: list[int]
+    readers: list[int] = field(default_factory=list)
+    is_fused: bool = False
+    needed_until: int = -1
+
+
+class _Half:
+    """Executes one half; `place` is where each value lives now (None: outside, at no cost)."""
+
+    def __init__(self, program: Program) -> None:
+        self._program = program
+        self._storages: list[_Storage] = []
+        self._made_by: list[int | None] = []  # per executed op the storage it makes; a view makes none
+        self._ops: list[int] = []
+        self.place: dict[int, int | None] = {}
+
+    def receive(self, values: Iterable[int]) -> None:
+        """Values that are there from the start; those of one base share its storage."""
+        owner: dict[int, int] = {}
+        for v in dict.fromkeys(values):
+            root = self._program.root[v]
+            if root not in owner:
+                owner[root] = len(self._storages)
+                is_static = self._program.kind[root] is Kind.INPUT and not self._program.is_backward[root]
+                size = 0 if is_static else self._program.size_bytes[root]
+                self._storages.append(_Storage(v, -1, size, []))
+            self.place[v] = owner[root]
+
+    def run(self, sequence: Iterable[int]) -> None:
+        """Execute ops in order."""
+        for v in sequence:
+            if _takes_part(self._program, v):
+                self._execute(v)
+
+    def _execute(self, v: int) -> None:
+        inputs = self._program.inputs[v]
+        if self._program.kind[v] is Kind.VIEW:
+            self.place[v] = self.place.get(inputs[0]) if inputs else None
+            self._made_by.append(None)
+        else:
+            reads = sorted({s for u in inputs if (s := self.place.get(u)) is not None})
+            new = len(self._storages)
+            for s in reads:
+                self._storages[s].readers.append(new)
+            self._storages.append(_Storage(v, len(self._ops), self._program.size_bytes[v], reads))
+            self.place[v] = new
+            self._made_by.append(new)
+        self._ops.append(v)
+
+    def places(self, values: Iterable[int]) -> list[int]:
+        """Where values live at the end, those outside left out."""
+        return [s for v in values if (s := self.place.get(v)) is not None]
+
+    def live_bytes(self, held: set[int | None]) -> list[int]:
+        """Bytes while each op runs; the storages in `held` outlive the half."""
+        sources = self._fuse(held) if self._program.is_fusing else {}
+        self._find_ends(held)
+        freed = [0] * (len(self._ops) + 1)
+        live = 0
+        for storage in self._storages:
+            if storage.born < 0 and storage.needed_until >= 0:
+                live += storage.size
+                freed[min(storage.needed_until + 1, len(self._ops))] += storage.size
+        result = []
+        for moment, (op, made) in enumerate(zip(self._ops, self._made_by, strict=True)):
+            live -= freed[moment]
+            if made is not None and not self._storages[made].is_fused:
+                storage = self._storages[made]
+                live += storage.size
+                freed[min(max(storage.needed_until, moment) + 1, len(self._ops))] += storage.size
+            taken = self._taken_over(made, sources)
+            result.append(live - taken + self._program.workspace_bytes[op])
+        return result
+
+    def _fuse(self, held: set[int | None]) -> dict[int, set[int]]:
+        """Mark what never reaches memory; returns, for stored pointwise results, what they read in the end."""
+        ultimate: dict[int, set[int]] = {}
+        for i, storage in enumerate(self._storages):
+            if storage.born < 0 or self._program.kind[storage.op] is not Kind.POINTWISE:
+                continue
+            reads = [ultimate[s] if self._storages[s].is_fused else {s} for s in storage.reads]
+            ultimate[i] = set().union(*reads)
+            kinds = [self._program.kind[self._storages[r].op] for r in storage.readers]
+            is_needed = i in held or any(kind in _FROM_MEMORY for kind in kinds)
+            is_shared = len(kinds) > 1
+            most = _MOST_READS_SHARED if is_shared else _MOST_READS
+            is_costly = is_shared and self._program.is_heavy[storage.op]
+            storage.is_fused = not is_needed and not is_costly and len(ultimate[i]) <= most
+        return {i: reads for i, reads in ultimate.items() if not self._storages[i].is_fused}
+
+    def _find_ends(self, held: set[int | None]) -> None:
+        """The last moment each storage is read; a fused result is read when its readers run."""
+        end = len(self._ops)
+        for i in range(len(self._storages) - 1, -1, -1):
+            storage = self._storages[i]
+            readers = [self._storages[r] for r in storage.readers]
+            moments = [r.needed_until if r.is_fused else r.born for r in readers]
+            storage.needed_until = end if i in held else max(moments, default=-1)
+
+    def _taken_over(self, made: int | None, sources: dict[int, set[int]]) -> int:
+        """Bytes of a dying input whose place a pointwise result takes."""
+        if made not in sources:
+            return 0
+        new = self._storages[made]
+        dying = (self._storages[s] for s in sources[made])
+        return new.size if any(s.needed_until == new.born and s.size == new.size for s in dying) else 0

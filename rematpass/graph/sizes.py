@@ -1,0 +1,66 @@
+"""How large a dimension is planned to be.
+
+In: a size, symbolic where a dimension is dynamic. Out: an int: the largest it may become, so that a plan that fits
+holds for every smaller one. Never adds a guard.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+import torch
+from torch import fx
+
+from .. import torch_compat
+
+UNBACKED_SIZE = 4096
+"""Stands for a size that depends on data and that nothing bounds.
+
+Origin: the usual number of tokens a device gets at once; set 2026-11. At half, ops after data-dependent shapes look
+half as expensive and are recomputed more readily; at twice, they are kept more readily. No other op is concerned.
+"""
+
+
+@dataclass(frozen=True, slots=True)
+class OpenSize:
+    """A dynamic dimension without an upper bound, and the value that is planned for."""
+
+    symbol: str
+    planned: int
+
+
+def concrete(size: int | torch.SymInt) -> int:
+    """The value planned for: the upper bound of a dynamic dimension, what the trace saw where it has none.
+
+    A size that depends on data (`nonzero`) has no value in the trace: its bound, or `UNBACKED_SIZE`. `int(size)` would
+    fix a dynamic dimension for good; here ranges and values are only read.
+
+    >>> concrete(7)
+    7
+    """
+    if not isinstance(size, torch.SymInt):
+        return int(size)
+    return torch_compat.evaluated(size, _planned(size))
+
+
+def _planned(size: torch.SymInt) -> dict[str, int]:
+    bounds, seen = torch_compat.upper_bounds(size), torch_compat.traced_with(size)
+    return {symbol: _first(bounds[symbol], seen[symbol], UNBACKED_SIZE) for symbol in bounds}
+
+
+def _first(*candidates: int | None) -> int:
+    return next(c for c in candidates if c is not None)
+
+
+def open_sizes(nodes: Iterable[fx.Node]) -> tuple[OpenSize, ...]:
+    """Dynamic dimensions of any value of the graph that may exceed what is planned for, by name."""
+    found: dict[str, int] = {}
+    for node in nodes:
+        value = node.meta.get("val")
+        sizes: Iterable[int | torch.SymInt] = value.shape if isinstance(value, torch.Tensor) else ()
+        for size in sizes:
+            if isinstance(size, torch.SymInt):
+                bounds, planned = torch_compat.upper_bounds(size), _planned(size)
+                found.update((s, planned[s]) for s, bound in bounds.items() if bound is None)
+    return tuple(OpenSize(symbol, found[symbol]) for symbol in sorted(found))

@@ -1,0 +1,100 @@
+"""Every private torch name we touch, in one package, with the versions it was checked on.
+
+In: torch, 2.11 to 2.15. Out: small functions with stable names and meanings. Never decides anything, never holds state.
+"""
+
+from __future__ import annotations
+
+import sys
+
+import torch
+from torch._dynamo.exc import ShortenTraceback, Unsupported  # 2.11-2.15
+from torch._inductor.custom_graph_pass import CustomPartitionerFn  # since 2.9
+from torch._ops import HigherOrderOperator, OpOverload
+from torch.fx import Node
+
+from .compiler import (
+    as_compile_error,
+    compile_fx,
+    compile_uncached,
+    compile_wrapper_of,
+    current_compile_wrapper,
+    inductor_keys,
+    mode_patches,
+)
+from .graphs import (
+    NO_VERSION_CHECK,
+    checkpoint_region,
+    extract_halves,
+    half_tag,
+    is_must_be_in_backward,
+    is_must_be_in_forward,
+    is_mutable,
+    leaves,
+    makes_unbacked_size,
+    mutated_input_positions,
+    name_traced,
+    plain_partition,
+    side_tag,
+    storage_key,
+    triton_kernel_name,
+    user_label,
+    user_policy,
+)
+from .job import default_store
+from .sizes import evaluated, traced_with, upper_bounds
+
+__all__ = [
+    "NO_VERSION_CHECK",
+    "CustomPartitionerFn",
+    "HigherOrderOperator",
+    "Node",
+    "OpOverload",
+    "ShortenTraceback",
+    "Unsupported",
+    "as_compile_error",
+    "checkpoint_region",
+    "compile_fx",
+    "compile_uncached",
+    "compile_wrapper_of",
+    "current_compile_wrapper",
+    "default_store",
+    "evaluated",
+    "extract_halves",
+    "half_tag",
+    "inductor_keys",
+    "is_must_be_in_backward",
+    "is_must_be_in_forward",
+    "is_mutable",
+    "leaves",
+    "makes_unbacked_size",
+    "mode_patches",
+    "mutated_input_positions",
+    "name_traced",
+    "num_threads",
+    "plain_partition",
+    "python_version",
+    "side_tag",
+    "storage_key",
+    "torch_version",
+    "traced_with",
+    "triton_kernel_name",
+    "upper_bounds",
+    "user_label",
+    "user_policy",
+]
+
+
+def torch_version() -> str:
+    """Torch's version, with its local part."""
+    return str(torch.__version__)
+
+
+def num_threads() -> int:
+    """Threads that CPU kernels use now; their scratch grows with it."""
+    return int(torch.get_num_threads())
+
+
+def python_version() -> str:
+    """The interpreter's version."""
+    return sys.version.split()[0]

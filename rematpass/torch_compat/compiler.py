@@ -1,0 +1,121 @@
+"""The compiler around us: Inductor's entry point, its options, and the objects of torch.compile.
+
+In: torch, 2.11 to 2.15. Out: small functions with stable names and meanings. Never decides anything, never holds state.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+import inspect
+from collections.abc import Callable, Collection, Iterator, Sequence
+from typing import Any, cast
+
+import torch
+from torch import fx
+from torch._dynamo.eval_frame import innermost_backend  # 2.11-2.15
+from torch._dynamo.exc import ShortenTraceback  # 2.11-2.15
+
+from .fusion import guarded_choices
+
+
+def compile_fx(
+    gm: fx.GraphModule,
+    inputs: Sequence[Any],
+    patches: dict[str, Any],
+    room_bytes: Callable[[], int | None] = lambda: None,
+) -> Callable[..., Any]:
+    """Inductor's entry point (2.11-2.15) with `patches` in force for forward and, later, backward.
+
+    Args:
+        gm: the graph as dynamo hands it over.
+        inputs: likewise.
+        patches: Inductor options.
+        room_bytes: asked when a half is lowered: how much may be live beside the graph's static inputs. Fusion that
+            would need more is refused (see `_FusionGuard`), and freed buffers are not held back; None leaves Inductor
+            as it is.
+    """
+    from torch._inductor import config
+    from torch._inductor.compile_fx import compile_fx as inductor
+    from torch._inductor.compile_fx import compile_fx_inner
+    from torch._inductor.virtualized import V
+
+    # Inductor holds freed buffers for later ones of the same size, also across a peak; the allocator does not.
+    held = {} if "allow_buffer_reuse" in patches else {"allow_buffer_reuse": False}
+
+    @functools.wraps(compile_fx_inner)
+    def inner(*args: Any, **kwargs: Any) -> Any:
+        room = room_bytes()
+        if room is None:
+            return compile_fx_inner(*args, **kwargs)
+        with V.set_choices_handler(guarded_choices(room)), config.patch(held):
+            return compile_fx_inner(*args, **kwargs)
+
+    return cast("Callable[..., Any]", inductor(gm, list(inputs), inner_compile=inner, config_patches=patches))
+
+
+def inductor_keys() -> Collection[str]:
+    """The names of Inductor's options (2.11-2.15)."""
+    from torch._inductor import config
+
+    return cast("Collection[str]", cast("Any", config).get_config_copy().keys())
+
+
+def mode_patches(mode: str | None) -> dict[str, Any]:
+    """Inductor options that a torch.compile mode stands for (2.11-2.15)."""
+    from torch._inductor import list_mode_options
+
+    return dict(list_mode_options(mode)) if mode and mode != "default" else {}
+
+
+@contextlib.contextmanager
+def compile_uncached() -> Iterator[None]:
+    """Inside, neither AOTAutograd nor Inductor reads or writes its caches (2.11-2.15)."""
+    from torch._functorch import config as functorch_config
+    from torch._inductor import config as inductor_config
+
+    with (
+        functorch_config.patch(enable_autograd_cache=False),
+        inductor_config.patch(fx_graph_cache=False, fx_graph_remote_cache=False),
+    ):
+        yield
+
+
+def current_compile_wrapper() -> object | None:
+    """The object torch.compile made for the call being compiled now, found on the stack (2.11-2.15)."""
+    wrappers = (torch._TorchCompileWrapper, torch._TorchCompileInductorWrapper)
+    codes = {w.__call__.__code__ for w in wrappers}
+    frame = inspect.currentframe()
+    while frame is not None:
+        if frame.f_code in codes:
+            return cast("object", frame.f_locals["self"])
+        frame = frame.f_back
+    return None
+
+
+def compile_wrapper_of(compiled: object) -> object | None:
+    """The same object, from what the user holds: a compiled module, function, or a module compiled in place."""
+    context = getattr(compiled, "dynamo_ctx", None)
+    callback = getattr(context, "callback", None)
+    if callback is None:
+        function = getattr(compiled, "_compiled_call_impl", None) or compiled
+        closure = getattr(function, "__closure__", None) or ()
+        names = getattr(getattr(function, "__code__", None), "co_freevars", ())
+        callback = next((c.cell_contents for n, c in zip(names, closure, strict=True) if n == "callback"), None)
+    return innermost_backend(callback) if callback is not None else None
+
+
+def as_compile_error(error: Exception) -> Exception:
+    """The same error, of a class that torch.compile lets through as it is instead of wrapping it (2.11-2.15).
+
+    The class inherits from the error's own, so `except rematpass.BudgetTooSmall` catches it.
+    """
+    if isinstance(error, ShortenTraceback):
+        return error
+    original = type(error)
+    merged = type(original.__name__, (original, ShortenTraceback), {"__module__": original.__module__})
+    passed = cast("Any", merged).__new__(merged)
+    passed.args = error.args
+    passed.__dict__.update(error.__dict__)
+    passed.first_useful_frame = None
+    return cast("Exception", passed.with_traceback(error.__traceback__))

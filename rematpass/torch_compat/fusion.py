@@ -1,0 +1,110 @@
+"""Inductor's fusion, held to the plan.
+
+In: the bytes that may be live beside a half's static inputs. Out: Inductor's own heuristics, less the fusions that
+would need more. Checked on torch 2.11 to 2.15. Never changes what is computed.
+"""
+
+from __future__ import annotations
+
+import itertools
+from typing import Any
+
+# Kernels further apart than this in Inductor's order are not fused where a plan is followed. Fusing moves one of them,
+# and many small moves add up: an unrolled recurrent loop that needs 1.7 MiB at 4 and at 8 took 4.9 at 12; at 64,
+# torch's own limit (for readers of one tensor only), an 8-block transformer planned at 76 MiB took 80 to 90 (2026-11,
+# torch 2.13 on CPU; below 4 not tried).
+FUSION_REACH = 4
+
+
+def guarded_choices(room_bytes: int) -> Any:
+    """Inductor's own fusion heuristics (`torch._inductor.choices`, 2.11-2.15), less what would break the plan."""
+    from torch._inductor.choices import InductorChoices
+
+    guard = _FusionGuard(room_bytes)
+
+    class GuardedChoices(InductorChoices):
+        @staticmethod
+        def can_fuse_horizontal(scheduler: Any, node1: Any, node2: Any, shared_data_score: int) -> bool:
+            may = InductorChoices.can_fuse_horizontal(scheduler, node1, node2, shared_data_score)
+            return bool(may) and guard.allows(scheduler, node1, node2)
+
+        @staticmethod
+        def can_fuse_vertical(scheduler: Any, node1: Any, node2: Any, shared_data_score: int) -> bool:
+            may = InductorChoices.can_fuse_vertical(scheduler, node1, node2, shared_data_score)
+            return bool(may) and guard.allows(scheduler, node1, node2)
+
+    return GuardedChoices()
+
+
+class _FusionGuard:
+    """Refuses a fusion that would lift live memory above the plan's.
+
+    Fusing two kernels runs one where the other stands. At the later place, what the earlier one alone read or wrote
+    lives until there; at the earlier place, what the later one writes lives from there. Live bytes along Inductor's
+    unfused order, plus the larger of the two, must stay within the room. The estimate is high where other fusions
+    remove buffers, so it errs towards less fusion.
+    """
+
+    def __init__(self, room_bytes: int) -> None:
+        self._room = room_bytes
+        self._scheduler: Any = None
+        self._live: list[int] = []
+        self._last: dict[str, int] = {}
+        self._size: dict[str, int] = {}
+
+    def allows(self, scheduler: Any, node1: Any, node2: Any) -> bool:
+        low = min(node1.min_order, node2.min_order)
+        high = max(node1.max_order, node2.max_order)
+        if high - low <= 1 or high - low > FUSION_REACH:
+            return bool(high - low <= 1)
+        if self._scheduler is not scheduler:
+            self._measure(scheduler)
+        earlier, later = (node1, node2) if node1.min_order == low else (node2, node1)
+        touched = {name for node in earlier.get_nodes() for name in (*_read_names(node), *_written_names(node))}
+        moved_down = sum(self._size.get(name, 0) for name in touched if self._last.get(name, high) < high)
+        moved_up = sum(self._size.get(name, 0) for node in later.get_nodes() for name in _written_names(node))
+        return max(self._live[low : high + 1], default=0) + max(moved_down, moved_up) <= self._room
+
+    def _measure(self, scheduler: Any) -> None:
+        """Live bytes per node of the unfused order, and each buffer's size and last reader."""
+        nodes = sorted((n for group in scheduler.nodes for n in group.get_nodes()), key=lambda n: n.min_order)
+        count = 1 + max((n.max_order for n in nodes), default=0)
+        first: dict[str, int] = {}
+        self._scheduler, self._last, self._size = scheduler, {}, _buffer_bytes(scheduler)
+        for node in nodes:
+            for name in _written_names(node):
+                first[name] = node.min_order
+                self._last.setdefault(name, node.min_order)
+            for name in _read_names(node):
+                self._last[name] = max(self._last.get(name, 0), node.max_order)
+        self._last.update(dict.fromkeys(_output_names(), count - 1))
+        change = [0] * (count + 1)
+        for name, last in self._last.items():
+            change[first.get(name, 0)] += self._size.get(name, 0)
+            change[last + 1] -= self._size.get(name, 0)
+        self._live = list(itertools.accumulate(change[:-1]))
+
+
+def _read_names(node: Any) -> list[str]:
+    return [dep.name for dep in node.read_writes.reads]
+
+
+def _written_names(node: Any) -> list[str]:
+    return [buffer.get_name() for buffer in node.get_outputs()]
+
+
+def _output_names() -> list[str]:
+    from torch._inductor.virtualized import V
+
+    return list(V.graph.get_output_names())
+
+
+def _buffer_bytes(scheduler: Any) -> dict[str, int]:
+    """Bytes of every buffer and of every graph input that dies inside (parameters do not), 2.11-2.15."""
+    from torch._inductor.memory import compute_size_for_scheduler_buffer, get_freeable_input_buf
+    from torch._inductor.virtualized import V
+    from torch.utils._ordered_set import OrderedSet
+
+    sizes = {name: pair[1] for name, pair in compute_size_for_scheduler_buffer(scheduler.name_to_buf).items()}
+    inputs = get_freeable_input_buf(scheduler.nodes, OrderedSet(V.graph.graph_inputs))
+    return {**sizes, **{name: buffer.mpi_buffer.size_free for name, buffer in inputs.items()}}
