@@ -25,6 +25,7 @@ def split_program(joint: JointProgram, program: Program, decision: Decision) -> 
     """
     kept_order = _kept_order(program, decision)
     environment = _expand(joint, program, decision)
+    _check_versions(program, decision, environment)
     # Constants and inner graphs are attributes of both halves: nothing to hand over.
     handed = [v for v in kept_order if joint.nodes[v].op != "get_attr"]
     kept = [environment[v] for v in handed if program.kind[v] is not Kind.SYMBOL]
@@ -66,6 +67,17 @@ def _expand(joint: JointProgram, program: Program, decision: Decision) -> dict[i
     returned.args = ((*own, *rest),)
     joint.gm.graph = graph
     return first
+
+
+def _check_versions(program: Program, decision: Decision, environment: dict[int, fx.Node]) -> None:
+    """Let torch refuse the backward if the user has changed in place what values are computed again from.
+
+    torch takes what a custom autograd function keeps on its context without a check, for every use of it: the function
+    is to see the change. What we compute again must not. The nodes here are copies: the joint graph's keep their mark.
+    """
+    again = set(decision.schedule.forward) & set(decision.schedule.backward)
+    for value in {u for v in again for u in program.inputs[v]}:
+        environment[value].meta.pop(torch_compat.NO_VERSION_CHECK, None)
 
 
 def _executed(joint: JointProgram, program: Program, decision: Decision) -> Iterator[tuple[int, bool | None]]:

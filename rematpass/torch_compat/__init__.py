@@ -23,6 +23,7 @@ from .compiler import (
     mode_patches,
 )
 from .graphs import (
+    NO_VERSION_CHECK,
     checkpoint_region,
     extract_halves,
     half_tag,
@@ -44,6 +45,7 @@ from .job import default_store
 from .sizes import evaluated, traced_with, upper_bounds
 
 __all__ = [
+    "NO_VERSION_CHECK",
     "CustomPartitionerFn",
     "HigherOrderOperator",
     "Node",

@@ -18,6 +18,10 @@ from torch._ops import OpOverload
 
 from ..declared import kernel_name
 
+# Key of `node.meta`: the runtime hands this value to the backward without looking whether it was changed in place
+# (2.13; where torch knows no such key, every kept tensor is checked).
+NO_VERSION_CHECK = "saved_tensor_with_no_vc_check"
+
 
 def leaves(tree: object) -> list[object]:
     """The leaves of nested tuples, lists and dicts, None included (2.11-2.15)."""

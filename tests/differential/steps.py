@@ -1,9 +1,9 @@
 """One training step under several executors, and whether two of them did the same.
 
-A `make` function builds a fresh module (or function) and its arguments. A step runs it, sums its outputs with fixed
-weights, differentiates, and notes everything a user could see afterwards. Executors: eager; both halves of our split
-run op by op, where recomputed values must be equal bit by bit; and the backend itself, where fusion may change
-rounding.
+A `make` function builds a fresh module (or function) and its arguments. A step compiles it, runs it, sums its outputs
+with fixed weights and differentiates; afterwards everything a user could see is noted. Executors: eager; both halves of
+our split run op by op, where recomputed values must be equal bit by bit; and the backend itself, where fusion may round
+differently.
 """
 
 from __future__ import annotations
@@ -21,10 +21,13 @@ from torch._dynamo.backends.common import aot_autograd
 from torch.utils import _pytree
 
 import rematpass
+from rematpass.backend import plans_of
 
 Same = Callable[[Tensor, Tensor], bool]
 Make = Callable[[], tuple[Callable[..., Any], tuple[Any, ...]]]
-Wrap = Callable[[Callable[..., Any]], Callable[..., Any]]
+Wrap = Callable[[Any], Any]
+# (model, arguments, wrap) -> whatever the step returned. It says what is compiled, and how the result is used.
+Step = Callable[[Any, tuple[Any, ...], Wrap], object]
 
 SEED = 7
 # Kernels without vector instructions compile twice as fast; what they compute is the same.
@@ -91,14 +94,36 @@ def weighted_sum(outputs: object) -> Tensor:
     return total
 
 
-def run_step(make: Make, wrap: Wrap = lambda model: model) -> Outcome:
-    """Build, wrap, run forward and backward once from fixed seeds, and note what is left."""
+def forward_backward(model: Any, arguments: tuple[Any, ...], wrap: Wrap) -> object:
+    """The plainest step: the whole model compiled, one forward, one backward through all outputs."""
+    outputs = wrap(model)(*arguments)
+    weighted_sum(outputs).backward()
+    return outputs
+
+
+def as_it_is(model: Any) -> Any:
+    """Eager."""
+    return model
+
+
+def plain(model: Any) -> Any:
+    """torch.compile without us, an op at a time."""
+    torch._dynamo.reset()
+    return torch.compile(model, backend="aot_eager")
+
+
+def plain_inductor(model: Any) -> Any:
+    """torch.compile without us; draws the random numbers that Inductor draws."""
+    torch._dynamo.reset()
+    return torch.compile(model, options=SCALAR)
+
+
+def run_step(make: Make, wrap: Wrap = as_it_is, step: Step = forward_backward) -> Outcome:
+    """Build, run the step from fixed seeds, and note what is left."""
     torch.manual_seed(0)
     model, arguments = make()
-    compiled = wrap(model)
     torch.manual_seed(SEED)
-    outputs = compiled(*arguments)
-    weighted_sum(outputs).backward()
+    outputs = step(model, arguments, wrap)
     return observe(model, arguments, outputs)
 
 
@@ -122,7 +147,7 @@ def _arguments_seen(arguments: list[Tensor]) -> Iterator[tuple[str, Tensor | Non
 
 
 class OpByOp:
-    """Wraps a model so that both halves of our split run one op at a time. `plans` lists the plans made."""
+    """Wraps models so that both halves of our split run one op at a time. `plans` lists the plans made."""
 
     def __init__(
         self, memory_budget: object, *, compile_options: Mapping[str, Any] = MappingProxyType({}), **options: object
@@ -143,23 +168,24 @@ class OpByOp:
 
 
 class Backend:
-    """Wraps a model in `torch.compile(backend="rematpass")`. `plans` lists the plans made so far."""
+    """Wraps models in `torch.compile(backend="rematpass")`. `plans` lists the plans made so far."""
 
     def __init__(
         self, memory_budget: object, *, compile_options: Mapping[str, Any] = MappingProxyType({}), **options: object
     ) -> None:
         self._compile_options = compile_options
         self._options = {"memory_budget": memory_budget, **SCALAR, **options}
-        self._compiled: Callable[..., Any] | None = None
+        self._compiled: list[Callable[..., Any]] = []
 
     @property
     def plans(self) -> list[rematpass.Plan]:
-        return rematpass.plans(self._compiled)
+        return [plan for compiled in self._compiled for plan in plans_of(compiled)]
 
     def __call__(self, model: Callable[..., Any]) -> Callable[..., Any]:
         torch._dynamo.reset()
-        self._compiled = torch.compile(model, backend="rematpass", options=self._options, **self._compile_options)
-        return self._compiled
+        compiled = torch.compile(model, backend="rematpass", options=self._options, **self._compile_options)
+        self._compiled.append(compiled)
+        return compiled
 
 
 def budgets_between(plans: list[rematpass.Plan], count: int) -> list[int]:
@@ -173,29 +199,35 @@ def check_budgets(
     make: Make,
     executor: type[OpByOp | Backend] = OpByOp,
     *,
+    step: Step = forward_backward,
     count: int = 5,
     eager: Same | None = WITHIN_1E_4,
     same: Same = equal,
+    reference: Wrap = as_it_is,
     **options: object,
 ) -> list[rematpass.Plan]:
-    """The step at `count` budgets leaves what it leaves with no limit, and what eager leaves. Returns the plans made.
+    """The step at `count` budgets leaves what it leaves with no limit, and what eager leaves.
+
+    Returns the plans made, budgets falling; at each budget one for each graph.
 
     Args:
         make: builds the model and its arguments.
         executor: `OpByOp` or `Backend`.
+        step: what is done with them.
         count: budgets, evenly from the fastest plan's peak to the smallest.
         eager: what counts as equal to eager; None where the executor draws other random numbers than eager.
         same: what counts as equal to the step without recomputation.
+        reference: stands for eager where torch.compile itself differs from it: `plain` or `plain_inductor`.
         **options: further options of ours.
     """
     unlimited = executor("none", **options)
-    expected = run_step(make, unlimited)
+    expected = run_step(make, unlimited, step)
     if eager is not None:
-        assert expected.differences(run_step(make), eager) == []
+        assert expected.differences(run_step(make, reference, step), eager) == []
     plans = []
     for budget in budgets_between(unlimited.plans, count):
         limited = executor(budget, **options)
-        found = run_step(make, limited)
+        found = run_step(make, limited, step)
         assert found.differences(expected, same) == [], f"at a budget of {budget} bytes"
         assert all(plan.peak_bytes <= budget for plan in limited.plans)
         plans += limited.plans
@@ -203,13 +235,21 @@ def check_budgets(
 
 
 def check_backend(
-    make: Make, *, count: int = 3, relative: float = 1e-4, is_as_eager: bool = True, **options: object
+    make: Make,
+    *,
+    step: Step = forward_backward,
+    count: int = 3,
+    relative: float = 1e-4,
+    is_as_eager: bool = True,
+    reference: Wrap = as_it_is,
+    **options: object,
 ) -> list[rematpass.Plan]:
     """`check_budgets` through Inductor, where fusion may change rounding: equal within `relative`.
 
-    `is_as_eager`: False where Inductor draws other random numbers than eager.
+    `is_as_eager`: False where Inductor draws other random numbers than eager. `reference`: see `check_budgets`.
     """
     within = close(relative)
+    compared = {"eager": within if is_as_eager else None, "same": within, "reference": reference}
     with warnings.catch_warnings():
         warnings.filterwarnings("ignore", message="(?s).*Online softmax is disabled")
-        return check_budgets(make, Backend, count=count, eager=within if is_as_eager else None, same=within, **options)
+        return check_budgets(make, Backend, step=step, count=count, **compared, **options)

@@ -17,17 +17,6 @@ from tests.strategies import torch_programs
 SCALAR = {"cpp.simdlen": 1}
 
 
-@pytest.fixture(autouse=True)
-def own_caches(tmp_path_factory, monkeypatch):
-    """Nothing from earlier runs, nothing left behind. One folder for all: compiled headers are made once."""
-    folder = tmp_path_factory.getbasetemp()
-    monkeypatch.setenv("TORCHINDUCTOR_CACHE_DIR", str(folder / "inductor"))
-    monkeypatch.setenv("REMATPASS_CACHE_DIR", str(folder / "rematpass"))
-    torch._dynamo.reset()
-    yield
-    torch._dynamo.reset()
-
-
 class Conv(nn.Module):
     def __init__(self):
         super().__init__()
