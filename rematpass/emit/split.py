@@ -58,7 +58,10 @@ def _expand(joint: JointProgram, program: Program, decision: Decision) -> dict[i
         if is_backward is not None:
             torch_compat.bind_to_half(latest[node], is_backward=is_backward)
     output = next(n for n in joint.gm.graph.nodes if n.op == "output")
-    graph.node_copy(output, latest.__getitem__)
+    returned = [first[v] for v in joint.forward_outputs if v is not None]  # a later copy belongs to the backward
+    returned += [latest[joint.nodes[v]] for v in joint.backward_outputs if v is not None]
+    copies = iter(returned)
+    graph.node_copy(output, lambda _: next(copies))
     joint.gm.graph = graph
     return first
 
