@@ -1,4 +1,4 @@
-"""What users demand of single values, where that meets outputs, views and boundaries: as they say, and the same step."""
+"""What users demand of single values, where that meets outputs, views and boundaries: as they say, the same step."""
 
 import pytest
 import torch
