@@ -1,7 +1,6 @@
 """What random modules are made of: blocks that take two values of one shape and return a third of that shape.
 
-A value is (batch, length, width); as an image it is (batch, length, high, wide) with high * wide = width. Functions hold
-no state; modules have parameters or buffers. `CHANGES_STATE` names those that write to buffers.
+A value is (batch, length, width); as an image it is (batch, length, high, wide) with high * wide = width.
 """
 
 from __future__ import annotations

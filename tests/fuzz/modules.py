@@ -6,13 +6,15 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import torch
 from hypothesis import strategies as st
 from torch import Tensor, nn
 from torch.utils.checkpoint import CheckpointPolicy, checkpoint, create_selective_checkpoint_contexts
+
+from rematpass.graph.words import words
 
 from . import blocks, layers
 from .blocks import Sizes
@@ -87,7 +89,7 @@ class Program:
     steps: tuple[Step, ...]
     outputs: tuple[Output, ...] = (Output(),)
     arguments: tuple[str, ...] = ("gradient",)
-    sizes: Sizes = Sizes()
+    sizes: Sizes = field(default_factory=Sizes)
     dtype: torch.dtype = torch.float32
     state: str = ""
     is_training: bool = True
@@ -200,41 +202,12 @@ CONTEXTS = {policy: _contexts(policy, False) for policy in POLICIES}
 CONTEXTS |= {f"products/{policy}": _contexts(policy, True) for policy in POLICIES}
 REGIONS = ("", "plain", *CONTEXTS)
 # Eager refuses to save what is written to later; these do that, most of them inside torch.
-WRITING = [
-    "in_place_relu",
-    "in_place_silu",
-    "in_place_leaky",
-    "slices_written",
-    "views_written",
-    "one_hot",
-    "points_put",
-    "padded_circular",
-    "dropout",
-    "dropout_light",
-    "dropout_in_place",
-    "dropout1d",
-    "dropout2d",
-    "alpha_dropout",
-    "feature_alpha_dropout",
-    "attention_dropout",
-    "fused_attention_dropout",
-    "bernoulli_in_place",
-    "gumbel",
-    "gumbel_hard",
-    "uniform",
-    "normal",
-    "several_draws",
-    "deep_perceptron",
-    "conv2d",
-    "rms_norm",
-    "unrolled",
-    "gru",
-    "perceptron_dropout",
-    "attend_dropout",
-    "transformer",
-    "low_rank",
-    "channel_dropout",
-]
+WRITING = words(
+    "in_place_relu in_place_silu in_place_leaky slices_written views_written one_hot points_put padded_circular",
+    "dropout dropout_light dropout_in_place dropout1d dropout2d alpha_dropout feature_alpha_dropout attention_dropout",
+    "fused_attention_dropout bernoulli_in_place gumbel gumbel_hard uniform normal several_draws deep_perceptron conv2d",
+    "rms_norm unrolled gru perceptron_dropout attend_dropout transformer low_rank channel_dropout",
+)
 # Eager runs a region twice, statistics and all; torch traces rrelu in a region so that its noise is never drawn.
 NO_REGION = {*STATEFUL, "rrelu"}
 

@@ -36,8 +36,10 @@ class Call:
 
     def differences(self, other: Call, count: int | None = None) -> list[str]:
         """Names of what differs; of what is returned, the first `count`."""
-        pairs = [(f"returned {i}", *p) for i, p in enumerate(zip(self.returned[:count], other.returned[:count]))]
-        pairs += [(f"input {i}", *p) for i, p in enumerate(zip(self.inputs_after, other.inputs_after))]
+        pairs = [
+            (f"returned {i}", *p) for i, p in enumerate(zip(self.returned[:count], other.returned[:count], strict=True))
+        ]
+        pairs += [(f"input {i}", *p) for i, p in enumerate(zip(self.inputs_after, other.inputs_after, strict=True))]
         pairs.append(("generator", self.after, other.after))
         return [name for name, x, y in pairs if not _is_same(x, y)]
 
@@ -133,7 +135,8 @@ class Replay:
     def _split(self, gm: fx.GraphModule, inputs: Sequence[object], *, num_fwd_outputs: int, **facts: Any) -> Halves:
         def plan(budget: object) -> tuple[list[rematpass.Plan], Halves]:
             split = rematpass.partition_fn(memory_budget=budget, **self._options)
-            halves = split(copy.deepcopy(gm), inputs, num_fwd_outputs=num_fwd_outputs, **facts)
+            joint = fx.GraphModule(gm, copy.deepcopy(gm.graph))
+            halves = split(joint, inputs, num_fwd_outputs=num_fwd_outputs, **facts)
             return split.plans, halves
 
         plans, halves = plan("none")

@@ -1,45 +1,96 @@
 """Random modules do at every budget what they do with no limit, and what they do in eager.
 
-The quick profile is part of the suite and always runs the same programs. The long one draws new programs every time:
+The quick profile is part of the suite and always runs the same programs. The long one draws new programs every time and
+says what became of them:
 
-    FUZZ_EXAMPLES=2000 pytest -m fuzz tests/fuzz --hypothesis-seed=1
+    FUZZ_EXAMPLES=2000 pytest -m fuzz tests/fuzz -k replay --hypothesis-seed=1
 """
 
 import os
 
 import pytest
+import torch
 from hypothesis import HealthCheck, Phase, given, settings
 
-from tests.differential.steps import OpByOp, equal
+from tests.differential.steps import SCALAR, Backend, OpByOp, close, equal
 
 from .modules import programs
-from .trial import Tally, Trial, torch_op_by_op
+from .replay import Replay
+from .trial import Tally, Trial, tolerance, torch_op_by_op
 
-MANY = int(os.environ.get("FUZZ_EXAMPLES", "1000"))
-ANY_TIME = {
+SETTINGS = {
     "deadline": None,
     "suppress_health_check": list(HealthCheck),
-    "phases": [Phase.explicit, Phase.reuse, Phase.generate, Phase.shrink],  # explaining traces every line
+    "phases": [Phase.generate, Phase.shrink],  # explaining a failure traces every line of torch
+    "database": None,
 }
 
 
-def op_by_op(tally):
-    return Trial(OpByOp, torch_op_by_op, lambda program: equal, tally)
+def torch_inductor(**options):
+    def wrap(model):
+        torch._dynamo.reset()
+        return torch.compile(model, options={**SCALAR, **options})
+
+    return wrap
+
+
+def roughly(program):
+    return close(tolerance(program))
+
+
+def trial(mode, tally):
+    if mode in ("replay", "op_by_op"):
+        executor = Replay if mode == "replay" else OpByOp
+        return Trial(executor, torch_op_by_op, lambda program: equal, tally)
+    draws = {"fallback_random": True} if mode == "backend_alike" else {}
+    return Trial(
+        Backend, torch_inductor(**draws), roughly, tally, options=tuple(draws.items()), may_draw_alike=bool(draws)
+    )
+
+
+def explore(mode, strategy, examples, tally, **more):
+    """Run `examples` random programs."""
+
+    @settings(**SETTINGS, max_examples=examples, **more)
+    @given(strategy)
+    def run(program):
+        trial(mode, tally).run(program)
+
+    run()
+
+
+@pytest.fixture(autouse=True)
+def own_caches(tmp_path_factory, monkeypatch):
+    """Nothing from earlier runs, nothing left behind. One folder for all: compiled headers are made once."""
+    folder = tmp_path_factory.getbasetemp()
+    monkeypatch.setenv("TORCHINDUCTOR_CACHE_DIR", str(folder / "inductor"))
+    monkeypatch.setenv("REMATPASS_CACHE_DIR", str(folder / "rematpass"))
+    yield
+    torch._dynamo.reset()
+
+
+# Mode, programs, most blocks in one.
+QUICK = [("replay", 40, 6), ("op_by_op", 8, 4), ("backend", 2, 3), ("backend_alike", 1, 3)]
+
+
+@pytest.mark.parametrize(("mode", "examples", "most"), QUICK, ids=[mode for mode, _, _ in QUICK])
+def test_a_few_modules(mode, examples, most, record_property):
+    tally = Tally(mode)
+    explore(mode, programs(most=most), examples, tally, derandomize=True)
+    record_property("tally", str(tally))
+    assert tally.compared >= examples / 2
+
+
+# Mode, programs, most blocks in one.
+LONG = [("replay", 1000, 7), ("op_by_op", 100, 7), ("backend", 30, 5), ("backend_alike", 30, 5)]
 
 
 @pytest.mark.fuzz
-def test_many_op_by_op(capfd):
-    tally = Tally("op by op")
-
-    @settings(**ANY_TIME, max_examples=MANY)
-    @given(programs())
-    def explore(program):
-        with capfd.disabled():
-            tally.show_progress(every=50)
-        op_by_op(tally).run(program)
-
+@pytest.mark.parametrize(("mode", "examples", "most"), LONG, ids=[mode for mode, _, _ in LONG])
+def test_many_modules(mode, examples, most, capfd, record_property):
+    tally = Tally(mode, announce=capfd.disabled)
     try:
-        explore()
+        explore(mode, programs(most=most), int(os.environ.get("FUZZ_EXAMPLES", examples)), tally)
     finally:
-        with capfd.disabled():
-            tally.show_progress(every=1)
+        tally.show()
+        record_property("tally", str(tally))

@@ -39,14 +39,20 @@ IN_HALF = {"half_inside", "autocast"}
 
 @dataclass
 class Tally:
-    """What became of the programs so far."""
+    """What became of the programs so far; shown every 50 programs inside of `announce`, where given."""
 
     name: str
+    announce: Callable[[], contextlib.AbstractContextManager[Any]] | None = None
     programs: int = 0
     compared: int = 0
     discarded: Counter[str] = field(default_factory=Counter)
     notes: Counter[str] = field(default_factory=Counter)
     start: float = field(default_factory=time.monotonic)
+
+    def count(self) -> None:
+        self.programs += 1
+        if self.programs % 50 == 0:
+            self.show()
 
     def discard(self, cause: str) -> None:
         """Leave the program out, seen in the counts."""
@@ -54,18 +60,18 @@ class Tally:
         hypothesis.reject()
 
     def __str__(self) -> str:
-        lines = [
-            f"{self.name}: {self.programs} programs, {self.compared} compared at {self.notes['budgets']} budgets, "
-            f"{self.discarded.total()} discarded, {time.monotonic() - self.start:.0f} s"
-        ]
+        found = f"{self.name}: {self.programs} programs, {self.compared} compared at {self.notes['budgets']} budgets,"
+        lines = [f"{found} {self.discarded.total()} discarded, {time.monotonic() - self.start:.0f} s"]
         lines += [f"  discarded {n:5} {cause}" for cause, n in self.discarded.most_common()]
         lines += [f"  noted     {n:5} {what}" for what, n in self.notes.most_common()]
         return "\n".join(lines)
 
-    def show_progress(self, every: int) -> None:
-        if self.programs % every == 0:
-            sys.__stderr__.write(f"\n{self}\n")
-            sys.__stderr__.flush()
+    def show(self) -> None:
+        """On the terminal."""
+        if self.announce is not None:
+            with self.announce():
+                sys.stderr.write(f"\n{self}\n")
+                sys.stderr.flush()
 
 
 def torch_op_by_op(model: Callable[..., Any]) -> Callable[..., Any]:
@@ -94,7 +100,7 @@ class Attempt:
 def attempt(program: Program, wrap: Wrap | None = None) -> Attempt:
     try:
         return Attempt(run_step(program) if wrap is None else run_step(program, wrap))
-    except Exception as error:
+    except Exception as error:  # whatever it is, it is judged by whether torch raises it, too
         return Attempt(error=getattr(error, "inner_exception", None) or error)
 
 
@@ -133,7 +139,8 @@ class Trial:
     may_draw_alike: bool = True
 
     def run(self, program: Program) -> None:
-        self.tally.programs += 1
+        """Raise what is wrong with the program; hypothesis leaves it out if that is torch's."""
+        self.tally.count()
         with quiet():
             eager = attempt(program)
             if eager.error is not None:
@@ -157,13 +164,13 @@ class Trial:
         pins = program.pinned()
         unlimited = self._make(program, "none", pins)
         found = attempt(program, unlimited)
-        if isinstance(found.error, OptionError):
-            what = re.sub(r"'blocks[^']*'|\b\w*\d+\b", "_", str(found.error)).partition(". Try")[0]
-            self.tally.notes[f"wish refused: {what.partition(' Nearest')[0][:110]}"] += 1
-            hypothesis.assume(pins)
+        if isinstance(found.error, OptionError) and pins:
+            self.tally.notes[f"pins refused: {_wish(found.error)}"] += 1
             pins = {}
             unlimited = self._make(program, "none", pins)
             found = attempt(program, unlimited)
+        if isinstance(found.error, OptionError):
+            self.tally.discard(f"refused: {_wish(found.error)}")
         if found.error is not None:
             theirs = attempt(program, self.reference)
             if theirs.error is not None and theirs.cause == found.cause:
@@ -217,6 +224,12 @@ class Trial:
             assert above is None or all(p <= a for p, a in zip(peaks, above, strict=True)), f"{peaks} above {above}"
             above = peaks
             self._note_budgets([budget], fastest[0])
+
+
+def _wish(refused: OptionError) -> str:
+    """What was refused, without names that differ from program to program."""
+    what = re.sub(r"'blocks[^']*'|\b\w*\d+\b", "_", str(refused))
+    return re.split(r" Nearest|\. Try", what)[0][:110]
 
 
 def plans_of(executor: Any) -> list[rematpass.Plan]:
