@@ -3,11 +3,14 @@
 import pytest
 import torch
 import torch.distributed as dist
+from torch import nn
 from torch.distributed import _functional_collectives as collectives
+from torch.distributed.fsdp import fully_shard
+from torch.nn import functional
 
 import rematpass
 from rematpass import declared
-from tests.differential.steps import OpByOp, budgets_between, check_backend, check_budgets, run_step
+from tests.differential.steps import Backend, OpByOp, budgets_between, check_backend, check_budgets, run_step
 
 CALLS = {"square": 0, "noise": 0}
 
@@ -138,3 +141,72 @@ def test_the_same_graph_in_many_budgets_runs_each_op_of_the_forward_once():
     run_step(repeated(custom), executor)
     for budget in budgets_between(executor.plans, 3):
         assert calls_at(budget)[0] == {"square": 3, "noise": 3}
+
+
+@pytest.fixture(scope="module")
+def ordered_effect():
+    """An operator that torch threads a token through, so that its effects keep their order."""
+    from torch._higher_order_ops.effects import _deregister_effectful_op, _EffectType, _register_effectful_op
+
+    with torch.library._scoped_library("rematpass_effects", "FRAGMENT") as library:
+        library.define("say(Tensor x) -> Tensor")
+        library.impl("say", lambda x: (SAID.append(1), x.clone())[1], "CompositeExplicitAutograd")
+        library.impl("say", torch.empty_like, "Meta")
+        torch.library.register_autograd("rematpass_effects::say", lambda ctx, g: g * 2, lib=library)
+        _register_effectful_op("rematpass_effects::say", _EffectType.ORDERED)
+        yield torch.ops.rematpass_effects.say
+        _deregister_effectful_op("rematpass_effects::say")
+
+
+SAID = []
+
+
+def test_ordered_effects_happen_once(ordered_effect):
+    body = repeated(lambda x, w: ordered_effect((x @ w).tanh()).exp() @ w * 0.1)
+    plans = check_budgets(body, count=3)
+    SAID.clear()
+    run_step(body, OpByOp(plans[-1].peak_bytes))
+    assert len(SAID) == 3
+
+
+class Residual(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.up, self.down = nn.Linear(16, 64), nn.Linear(64, 16)
+
+    def forward(self, x):
+        return x + self.down(functional.gelu(self.up(x)))
+
+
+def replicated():
+    return nn.parallel.DistributedDataParallel(nn.Sequential(*(Residual() for _ in range(3))))
+
+
+def sharded():
+    model = nn.Sequential(*(Residual() for _ in range(3)))
+    for block in model:
+        fully_shard(block)
+    return fully_shard(model)
+
+
+@pytest.mark.parametrize("executor", [OpByOp, Backend])
+@pytest.mark.parametrize("build", [replicated, sharded])
+def test_parallel_training(alone, build, executor):
+    """Two steps of DDP and of FSDP2, at no limit and at the smallest budget that every graph can keep."""
+
+    def gradients(wrap):
+        torch.manual_seed(0)
+        model, x = build(), torch.randn(8, 16)
+        step = wrap(lambda x: model(x).square().mean())
+        found = []
+        for _ in range(2):
+            step(x).backward()
+            found += [getattr(p.grad, "full_tensor", p.grad.clone)().clone() for p in model.parameters()]
+            model.zero_grad()
+        return found
+
+    expected = gradients(lambda function: function)
+    unlimited = executor("none")
+    torch.testing.assert_close(gradients(unlimited), expected, rtol=1e-4, atol=1e-6)
+    smallest = executor(max(plan.smallest_peak_bytes for plan in unlimited.plans))
+    torch.testing.assert_close(gradients(smallest), expected, rtol=1e-4, atol=1e-6)
