@@ -12,6 +12,7 @@ Tarjan 1989).
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import cached_property
 
 import numpy as np
 from scipy.sparse import csr_array
@@ -29,7 +30,7 @@ class ClosureProblem:
         recompute_ns: cost of recomputing, per value.
         wanted: per value, the backward reads it.
         may_keep, may_recompute: per value; at least one must hold for every value that can be needed.
-        tails, heads: arcs v -> u: recomputing v reads u.
+        tails, heads: arcs v -> u: recomputing v reads u, u < v.
     """
 
     keep_bytes: IntArray
@@ -39,6 +40,17 @@ class ClosureProblem:
     may_recompute: BoolArray
     tails: IntArray
     heads: IntArray
+
+    @cached_property
+    def is_forced(self) -> BoolArray:
+        """Per value, every solution recomputes it: it must not be kept, and the backward or a forced value reads it."""
+        forced: BoolArray = self.wanted & ~self.may_keep
+        inner = ~self.may_keep[self.tails] & ~self.may_keep[self.heads]
+        for tail, head in sorted(
+            zip(self.tails[inner].tolist(), self.heads[inner].tolist(), strict=True), reverse=True
+        ):
+            forced[head] |= forced[tail]
+        return forced
 
 
 @dataclass(frozen=True)
@@ -192,6 +204,7 @@ def _capacities(problem: ClosureProblem, price: tuple[int, int] | None) -> tuple
     else:
         exact = problem.recompute_ns.astype(np.float64) * (price[0] * scale / (price[1] * unit))
         again = np.minimum(np.rint(exact), limit).astype(np.int64)
+    again = np.where(problem.is_forced, 0, again)  # the same in every solution; many together would pass for infinite
     keep = np.where(problem.may_keep, keep, MAX_CAPACITY)
     return keep, np.where(problem.may_recompute, again, MAX_CAPACITY)
 

@@ -112,6 +112,18 @@ def test_hull_is_exact_for_tiny_sizes_too(p):
         assert [(c.kept_bytes, c.extra_ns) for c in sweep_closures(p)] == lower_hull(points)
 
 
+@pytest.mark.parametrize("length", [2, 5, 100])
+def test_a_chain_that_must_not_be_kept_is_recomputed_from_what_must_be(length):
+    """However many costs that nobody can avoid add up, they do not pass for infinite."""
+    inner, arcs = [False] * length, [(v + 1, v) for v in range(length)]
+    p = problem(
+        [100] * (length + 1), [1] * (length + 1), [*inner, True], arcs, [True, *inner], [False] + [True] * length
+    )
+    (only,) = sweep_closures(p)
+    check_valid(p, only)
+    assert (only.kept_bytes, only.extra_ns) == (100, length)
+
+
 @QUICK
 @given(problems(most=24))
 def test_nested(p):
