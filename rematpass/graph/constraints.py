@@ -94,6 +94,7 @@ def _pins(joint: JointProgram, facts: Facts, save: Sequence[str], recompute: Seq
     again = {i: f"recompute={glob!r}" for glob in reversed(recompute) for i in found[glob]}
     again = {i: words for i, words in again.items() if _maker(facts, i) not in saved}
     wishes: dict[int, str] = {}
+    leaving = {value.root for i, value in enumerate(facts.values) if _leaves_region(joint, i)}
     for i, value in enumerate(facts.values):
         root = facts.values[value.root]
         policy = None if joint.is_backward[i] else torch_compat.user_policy(joint.nodes[_maker(facts, i)])
@@ -104,7 +105,7 @@ def _pins(joint: JointProgram, facts: Facts, save: Sequence[str], recompute: Seq
             wishes[i] = words
         elif policy == "MUST_SAVE" and value.root not in again:
             saved.setdefault(_maker(facts, value.root), words)
-        elif policy == "MUST_RECOMPUTE" and _maker(facts, i) not in saved and not _leaves_region(joint, i):
+        elif policy == "MUST_RECOMPUTE" and _maker(facts, i) not in saved and value.root not in leaving:
             again.setdefault(i, words)
         elif policy == "MUST_CPU_OFFLOAD":
             raise OptionError(f"{value.name}: {words}, but nothing goes to host memory yet. Try: PREFER_CPU_OFFLOAD")
@@ -126,6 +127,8 @@ def _leaves_region(joint: JointProgram, i: int) -> bool:
     node = joint.nodes[i]
     maker = node.all_input_nodes[0] if node.target is operator.getitem else node
     region = torch_compat.checkpoint_region(maker)
+    if region is None:
+        return False
     readers = [u for u in node.users if torch_compat.side_tag(u) != "is_backward" and u.target is not operator.getitem]
     return any(u.op == "output" or torch_compat.checkpoint_region(u) != region for u in readers)
 

@@ -104,6 +104,20 @@ def test_must_recompute_leaves_what_enters_the_next_region():
     assert sum(record.decision == "keep" for record in plan.values) == 2  # two boundaries between three regions
 
 
+def test_the_end_of_a_region_may_be_a_view():
+    """As the result of a linear layer on three dimensions is."""
+
+    def body(x, w):
+        return torch.nn.functional.linear((x @ w).tanh().exp(), w).view(4, 8, 8)
+
+    def make():
+        function, (_, w) = regions(body, ALL_AGAIN)()
+        return function, (leaf(4, 8, 8), w)
+
+    plan = check_budgets(make, count=2)[0]
+    assert sum(record.decision == "keep" for record in plan.values) == 2
+
+
 def test_preferences_yield_to_the_budget_and_are_told():
     plan = plan_at(regions(block))
     assert {record.decision.value for record in plan.values} == {"keep"}
