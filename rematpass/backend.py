@@ -22,6 +22,7 @@ from . import torch_compat
 from .device import make_settings
 from .errors import RematError
 from .graph.capture import JointProgram, capture_joint
+from .graph.facts import module_path
 from .options import Options, cache_dir, parse_options
 from .pipeline import Settings, needs_plan, plan_and_split
 from .plan_types import Plan
@@ -152,7 +153,7 @@ def rematpass(
     with errors_pass():
         parsed = parse_options(options, mode=mode, inductor_keys=torch_compat.inductor_keys())
         topic = plan_topic(gm, example_inputs, parsed)
-        settings = make_settings(parsed, device_type(example_inputs), topic)
+        settings = _with_names(make_settings(parsed, device_type(example_inputs), topic), gm)
     patches = compile_patches(parsed, Partitioner(settings, parsed.on_error, is_guarded=True))
     wrapper = torch_compat.current_compile_wrapper()
     key = hashlib.sha256(f"{settings.fingerprint} {topic}".encode()).hexdigest()
@@ -161,6 +162,16 @@ def rematpass(
     plans = _plans_of(wrapper)
     plans += [_numbered(plan, len(plans) + i) for i, plan in enumerate(made)]
     return compiled
+
+
+def _with_names(settings: Settings, gm: fx.GraphModule) -> Settings:
+    """Settings that also stand for the names by which pins find values: torch's caches do not look at them."""
+    if not (settings.save or settings.recompute):
+        return settings
+    graphs = [module.graph for module in gm.modules() if isinstance(module, fx.GraphModule)]
+    names = [(module_path(node), torch_compat.user_label(node)) for graph in graphs for node in graph.nodes]
+    digest = hashlib.sha256(repr((settings.fingerprint, names)).encode()).hexdigest()
+    return dataclasses.replace(settings, fingerprint=digest)
 
 
 def compile_patches(options: Options, partitioner: torch_compat.CustomPartitionerFn) -> dict[str, Any]:

@@ -7,7 +7,7 @@ from torch.nn import functional
 from torch.utils.checkpoint import CheckpointPolicy, checkpoint, create_selective_checkpoint_contexts
 
 import rematpass
-from tests.differential.steps import OpByOp, check_backend, check_budgets, run_step
+from tests.differential.steps import Backend, OpByOp, check_backend, check_budgets, run_step
 
 aten = torch.ops.aten
 
@@ -173,6 +173,23 @@ def test_named_values(save, recompute):
 def test_names_survive_inductor():
     plans = check_backend(named, count=2, save=["hidden"])
     assert {r.decision.value for plan in plans for r in plan.values if r.label == "hidden"} == {"keep"}
+
+
+def two_names(first, second):
+    def function(x, w):
+        y = rematpass.name((x @ w).tanh(), first)
+        return rematpass.name((y @ w).sigmoid(), second) @ w
+
+    return lambda: (function, (leaf(64, 8), leaf(8, 8)))
+
+
+@pytest.mark.parametrize("names", [("a", "b"), ("b", "a")])
+def test_a_cached_step_is_taken_only_for_the_same_names(names):
+    """Both graphs are equal but for the names; torch's own cache does not see these."""
+    executor = Backend("none", recompute=["a"])
+    run_step(two_names(*names), executor)
+    again = {record.op for record in executor.plans[0].values if record.decision == "recompute"}
+    assert again == {"tanh" if names[0] == "a" else "sigmoid"}
 
 
 def test_a_name_nobody_gave():
