@@ -156,7 +156,7 @@ def rematpass(
         settings = _with_names(make_settings(parsed, device_type(example_inputs), topic), gm)
     patches = compile_patches(parsed, Partitioner(settings, parsed.on_error, is_guarded=True))
     wrapper = torch_compat.current_compile_wrapper()
-    key = hashlib.sha256(f"{settings.fingerprint} {topic}".encode()).hexdigest()
+    key = hashlib.sha256(f"{settings.fingerprint} {topic} {torch_compat.config_state()}".encode()).hexdigest()
     compiled, made = _compile_noted(gm, example_inputs, patches, key)
     compare_plans(topic, made)
     plans = _plans_of(wrapper)
@@ -227,8 +227,11 @@ _DEVICE_NUMBER = re.compile(r"(device\(type='\w+'), index=\d+|\b(cuda|xpu):\d+")
 
 
 def plan_topic(gm: fx.GraphModule, inputs: Sequence[Any], options: Options) -> str:
-    """What is asked for: a digest of graph, inputs and options, the same on all ranks that ask for the same."""
-    digest = hashlib.sha256(options.fingerprint().encode())
+    """What is asked for: a digest of graph, inputs and options, the same on all ranks that ask for the same.
+
+    Of the graph's surroundings it holds what torch's own cache distinguishes, too: gradients wanted or not, autocast.
+    """
+    digest = hashlib.sha256(f"{options.fingerprint()} {torch_compat.tracing_state()}".encode())
     for value in (gm.graph, *inputs):
         is_tensor = isinstance(value, torch.Tensor)
         facts = (value.shape, value.stride(), value.dtype, value.device, value.requires_grad) if is_tensor else value

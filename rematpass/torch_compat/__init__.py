@@ -18,9 +18,11 @@ from .compiler import (
     compile_fx,
     compile_uncached,
     compile_wrapper_of,
+    config_state,
     current_compile_wrapper,
     inductor_keys,
     mode_patches,
+    tracing_state,
 )
 from .graphs import (
     NO_VERSION_CHECK,
@@ -57,6 +59,7 @@ __all__ = [
     "compile_fx",
     "compile_uncached",
     "compile_wrapper_of",
+    "config_state",
     "current_compile_wrapper",
     "default_store",
     "evaluated",
@@ -78,6 +81,7 @@ __all__ = [
     "storage_key",
     "torch_version",
     "traced_with",
+    "tracing_state",
     "triton_kernel_name",
     "upper_bounds",
     "user_label",

@@ -68,6 +68,23 @@ def mode_patches(mode: str | None) -> dict[str, Any]:
     return dict(list_mode_options(mode)) if mode and mode != "default" else {}
 
 
+def tracing_state() -> str:
+    """What is in force around a compilation and decides what becomes of one dynamo graph (2.11-2.15)."""
+    devices = filter(torch.is_autocast_enabled, torch._C._autocast_supported_devices())
+    casts = {device: torch.get_autocast_dtype(device) for device in devices}
+    return f"{torch.is_grad_enabled()} {casts} {torch.are_deterministic_algorithms_enabled()}"
+
+
+def config_state() -> str:
+    """The switches and numbers of AOTAutograd's and Inductor's configuration (2.11-2.15)."""
+    from torch._functorch import config as functorch_config
+    from torch._inductor import config as inductor_config
+
+    plain = (bool, int, float, str)
+    configs = [cast("Any", config).get_config_copy() for config in (functorch_config, inductor_config)]
+    return str([sorted((k, v) for k, v in config.items() if isinstance(v, plain)) for config in configs])
+
+
 @contextlib.contextmanager
 def compile_uncached() -> Iterator[None]:
     """Inside, neither AOTAutograd nor Inductor reads or writes its caches (2.11-2.15)."""

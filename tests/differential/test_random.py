@@ -110,9 +110,10 @@ def test_backend_draws_the_same_at_any_budget(name):
 def test_masks_are_recomputed_from_their_seeds():
     """Inductor's random numbers are functions of a seed: the seed is kept, the masks need not be."""
     plans = check_backend(blocks(DRAWS["dropout_0.5"]), count=2, is_as_eager=False)
-    records = {record.op: record for record in plans[-1].values}
-    assert records["inductor_seeds"].decision == "keep"
-    assert {r.decision for r in plans[-1].values if r.op == "inductor_random"} <= {"recompute"}
+    records = [(record.op, record.decision) for record in plans[-1].values]
+    # All seeds at once or those that are looked up: which is cheaper depends on the machine's prices.
+    assert ("inductor_seeds", "keep") in records or ("inductor_lookup_seed", "keep") in records
+    assert {decision for op, decision in records if op == "inductor_random"} == {"recompute"}
 
 
 class Restless(torch.autograd.Function):

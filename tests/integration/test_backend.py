@@ -3,6 +3,7 @@
 import copy
 import json
 import os
+from contextlib import nullcontext
 from pathlib import Path
 
 import pytest
@@ -10,8 +11,10 @@ import torch
 from functorch.compile import aot_function, nop
 from torch import nn
 from torch._dynamo.utils import counters
+from torch.nn import functional
 
 import rematpass
+from rematpass.backend import plans_of
 from tests.processes import finish, start_python
 
 SCALAR = {"cpp.simdlen": 1}  # kernels without vector instructions compile twice as fast
@@ -100,6 +103,34 @@ def test_a_damaged_stored_plan_is_told_once_and_planned_again(caplog):
             (path,) = (path for path in folder.glob("*.json") if found[0].fingerprint in path.read_text())
             path.write_text(path.read_text()[:1000])
     assert found == [found[0]] * 3
+
+
+@pytest.mark.parametrize(
+    "inside",
+    [
+        pytest.param(lambda: torch.autocast("cpu", torch.bfloat16), id="autocast"),
+        pytest.param(torch.no_grad, id="no_grad"),
+        pytest.param(lambda: torch._inductor.config.patch(fallback_random=True), id="config"),
+    ],
+)
+def test_one_graph_in_another_state_of_torch_has_plans_of_its_own(inside):
+    """Compiled in turns and then again, from the cache: dynamo's graph is the same, what is made of it is not."""
+
+    def noise(x):
+        return functional.dropout(x @ x.exp(), 0.5).sum()
+
+    def plans_under(state):
+        torch._dynamo.reset()
+        compiled = torch.compile(noise, backend="rematpass", options={"memory_budget": "none", **SCALAR})
+        with state:
+            y = compiled(torch.ones(8, 8, requires_grad=True))
+            if y.requires_grad:
+                y.backward()
+        return [plan.to_json() for plan in plans_of(compiled)]
+
+    outside, within = plans_under(nullcontext()), plans_under(inside())
+    assert outside != within
+    assert (plans_under(nullcontext()), plans_under(inside())) == (outside, within)
 
 
 PLAN = """
