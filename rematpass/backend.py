@@ -190,15 +190,18 @@ def _compile_noted(
     store = PlanStore(cache_dir())
     stored = store.load(key)
     noted: list[Plan] = []
+    is_lowered = False
 
     def room_bytes() -> int | None:
+        nonlocal is_lowered
+        is_lowered = True
         return room_beside_inputs(noted[-1]) if noted else None
 
     token = _NOTED.set(noted)
     try:
         compiled = torch_compat.compile_fx(gm, inputs, patches, room_bytes)
-        if not noted and stored is None and _may_hit(inputs):
-            # Inductor knew the step but nobody kept its plan: compile once more, planning this time.
+        if not is_lowered and stored is None and _may_hit(inputs):
+            # torch had the step in its cache but nobody kept its plan: compile once more, planning this time.
             with torch_compat.compile_uncached():
                 compiled = torch_compat.compile_fx(gm, inputs, patches, room_bytes)
     finally:

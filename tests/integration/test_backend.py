@@ -3,6 +3,7 @@
 import copy
 import json
 import os
+import warnings
 from contextlib import nullcontext
 from pathlib import Path
 
@@ -202,6 +203,26 @@ def test_budget_too_small_is_raised_as_it_is_and_its_minimum_works():
     assert rematpass.plan(model, (x,), memory_budget=error.minimum_bytes).peak_bytes == error.minimum_bytes
     with pytest.raises(rematpass.BudgetTooSmall):
         rematpass.plan(model, (x,), memory_budget=error.minimum_bytes - 1)
+
+
+def test_falling_back_is_said_once_and_the_gradients_are_right():
+    compiled, x = compile_tiny(memory_budget=1000, on_error="fallback")
+    with warnings.catch_warnings(record=True) as warned:
+        warnings.simplefilter("always")
+        compiled(x).backward()
+    assert sum("Falling back to torch's own partition" in str(w.message) for w in warned) == 1
+    found, model = [p.grad for p in compiled.parameters()], copy.deepcopy(compiled._orig_mod)
+    model.zero_grad()
+    model(x).backward()
+    torch.testing.assert_close(found, [p.grad for p in model.parameters()])
+
+
+def test_a_graph_without_a_backward_is_compiled_once():
+    """Gradients are on and its inputs want some, but it returns none."""
+    model, x = tiny()
+    counters.clear()
+    torch.compile(lambda x: model(x) > 0, backend="rematpass", options={"memory_budget": "none", **SCALAR})(x)
+    assert counters["aot_autograd"]["total"] == 1
 
 
 def test_on_infeasible_warn_takes_the_smallest_peak():
