@@ -86,7 +86,8 @@ def gradients_after(module, change, wrap):
 
 
 @pytest.mark.parametrize(
-    ("module", "executor", "count"), [(Layers, OpByOp, 5), (Stashing, OpByOp, 5), (Stashing, Backend, 2)]
+    ("module", "executor", "count"),
+    [(Layers, OpByOp, 5), (Stashing, OpByOp, 5), (Stashing, Backend, 2)],
 )
 def test_right_or_refused(module, executor, count):
     """Right is what eager gives with the change; where eager refuses, what it gives without."""
@@ -102,3 +103,12 @@ def test_right_or_refused(module, executor, count):
         assert wrong == [], f"at a budget of {budget} bytes"
         assert found["nothing"] is not None
         assert found["all parameters"] is None
+
+
+def test_the_check_also_sees_an_input_that_the_backward_reads_through_a_view():
+    """Inductor alone keeps the view and gives the gradient of the changed input (pytorch#197887); we keep the input."""
+    x, weight = torch.randn(2, 3), torch.ones(3, 3, requires_grad=True)
+    product = Backend("none")(lambda x, weight: x @ weight)(x, weight)
+    x.add_(1)
+    with pytest.raises(RuntimeError, match="modified by an inplace operation"):
+        product.sum().backward()
