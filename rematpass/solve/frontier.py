@@ -257,8 +257,10 @@ def closure_problem(
     reads = [_held(program, program.inputs[v], place, from_inputs) for v in values]
     arcs = [(i, place[u]) for i, found in enumerate(reads) for u in found if u in place]
     is_closed = [all(u in place for u in found) for found in reads]
-    may_recompute = [program.may_recompute[v] and closed for v, closed in zip(values, is_closed, strict=True)]
     may_keep = [(program.may_keep[v] or v in free) and program.in_forward[v] for v in values]
+    # What must not be kept has to be computed, also from another stage's values: these are taken to be at hand.
+    is_possible = [closed or not kept for closed, kept in zip(is_closed, may_keep, strict=True)]
+    may_recompute = [program.may_recompute[v] and possible for v, possible in zip(values, is_possible, strict=True)]
     problem = ClosureProblem(
         keep_bytes=np.array([0 if v in free else program.size_bytes[v] for v in values], dtype=np.int64),
         recompute_ns=np.array([program.duration_ns[v] * program.in_forward[v] for v in values], dtype=np.int64),
