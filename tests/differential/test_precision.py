@@ -162,8 +162,8 @@ def test_an_op_at_a_time_every_budget_gives_the_bits_of_eager(make, step):
 
 
 # Largest differences measured through Inductor (torch 2.13, CPU), as a share of the tensor's largest element, and in
-# steps of the type (eps). Between budgets: bf16 8.6e-3 (1.1), fp16 1.1e-3 (1.1). To eager: bf16 8.6e-3 (1.1), fp16 1.7e-3
-# (1.8); plain Inductor is as far from it. Prices of another machine give other plans, hence twice that.
+# steps of the type (eps). Between budgets: bf16 8.6e-3 (1.1), fp16 1.1e-3 (1.1). To eager: bf16 8.6e-3 (1.1), fp16
+# 1.7e-3 (1.8); plain Inductor is as far from it. Prices of another machine give other plans, hence twice that.
 STEPS = 4
 
 
