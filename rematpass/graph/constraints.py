@@ -93,6 +93,7 @@ def _pins(joint: JointProgram, facts: Facts, save: Sequence[str], recompute: Seq
     saved = {_maker(facts, i): f"save={glob!r}" for glob in reversed(save) for i in found[glob]}
     again = {i: f"recompute={glob!r}" for glob in reversed(recompute) for i in found[glob]}
     again = {i: words for i, words in again.items() if _maker(facts, i) not in saved}
+    asked_again = {_maker(facts, i) for i in again}
     wishes: dict[int, str] = {}
     leaving = {value.root for i, value in enumerate(facts.values) if _leaves_region(joint, i)}
     for i, value in enumerate(facts.values):
@@ -103,8 +104,8 @@ def _pins(joint: JointProgram, facts: Facts, save: Sequence[str], recompute: Seq
         words = f"your checkpoint policy says {policy}"
         if policy.startswith("PREFER"):
             wishes[i] = words
-        elif policy == "MUST_SAVE" and value.root not in again:
-            saved.setdefault(_maker(facts, value.root), words)
+        elif policy == "MUST_SAVE" and (owner := _maker(facts, value.root)) not in asked_again:
+            saved.setdefault(owner, words)
         elif policy == "MUST_RECOMPUTE" and _maker(facts, i) not in saved and value.root not in leaving:
             again.setdefault(i, words)
         elif policy == "MUST_CPU_OFFLOAD":

@@ -63,14 +63,17 @@ def equal(x: Tensor, y: Tensor) -> bool:
     return bool(torch.equal(x, y) or torch.allclose(x, y, rtol=0, atol=0, equal_nan=True))
 
 
-def close(relative: float, absolute: float | None = None) -> Same:
-    """Integers equal; others within tolerances, the absolute one scaled by the largest element."""
+def close(relative: float, absolute: float | None = None, *, floor: float = 0.0) -> Same:
+    """Integers equal; others within tolerances, the absolute one scaled by the largest element.
+
+    Differences below `floor` are rounding: of gradients that are zero in exact arithmetic.
+    """
 
     def is_close(x: Tensor, y: Tensor) -> bool:
         if not (x.is_floating_point() or x.is_complex()):
             return torch.equal(x, y)
         largest = float(y.abs().nan_to_num().max()) if y.numel() else 0.0
-        bound = relative * largest if absolute is None else absolute
+        bound = max(relative * largest, floor) if absolute is None else absolute
         return torch.allclose(x, y, rtol=relative, atol=bound, equal_nan=True)
 
     return is_close
@@ -240,15 +243,16 @@ def check_backend(
     step: Step = forward_backward,
     count: int = 3,
     relative: float = 1e-4,
+    floor: float = 0.0,
     is_as_eager: bool = True,
     reference: Wrap = as_it_is,
     **options: object,
 ) -> list[rematpass.Plan]:
-    """`check_budgets` through Inductor, where fusion may change rounding: equal within `relative`.
+    """`check_budgets` through Inductor, where fusion may change rounding: equal within `relative` or `floor`.
 
     `is_as_eager`: False where Inductor draws other random numbers than eager. `reference`: see `check_budgets`.
     """
-    within = close(relative)
+    within = close(relative, floor=floor)
     compared = {"eager": within if is_as_eager else None, "same": within, "reference": reference}
     with warnings.catch_warnings():
         warnings.filterwarnings("ignore", message="(?s).*Online softmax is disabled")

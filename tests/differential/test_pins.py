@@ -39,16 +39,35 @@ class Region(nn.Module):
         return functional.rms_norm(layer(x).tanh(), (WIDTH,)).exp()
 
 
+class Several(nn.Module):
+    """The policy keeps an operator that returns several tensors."""
+
+    def __init__(self):
+        super().__init__()
+        self.norm = nn.BatchNorm1d(WIDTH, track_running_stats=False)
+
+    def forward(self, x):
+        return checkpoint(self.norm, x.tanh(), use_reentrant=False, context_fn=kept).square()
+
+
+def kept():
+    return create_selective_checkpoint_contexts(lambda *_, **__: CheckpointPolicy.MUST_SAVE)
+
+
 def again():
     return create_selective_checkpoint_contexts(lambda *_, **__: CheckpointPolicy.MUST_RECOMPUTE)
 
 
-CASES = {"output": (Returned, ["tanh"]), "regions": (Region, [])}
+CASES = {
+    "output": (Returned, ["tanh"], "tanh"),
+    "regions": (Region, [], "tanh"),
+    "against a policy": (Several, ["*batch_norm*"], "getitem"),
+}
 
 
 @pytest.mark.parametrize("name", CASES)
 def test_computed_again(name):
-    module, pins = CASES[name]
+    module, pins, op = CASES[name]
     plans = check_budgets(lambda: (module(), (torch.randn(8, WIDTH).requires_grad_(),)), count=3, recompute=pins)
     for plan in plans:
-        assert "tanh" in {v.op for v in plan.values if v.decision == "recompute"}
+        assert op in {v.op for v in plan.values if v.decision == "recompute"}

@@ -94,7 +94,9 @@ class Attempt:
     def cause(self) -> str:
         """Type and first line of the error, without names and numbers that differ from run to run."""
         lines = str(self.error).strip().splitlines() or [""]
-        return f"{type(self.error).__name__}: {re.sub(r'0x[0-9a-f]+|[0-9]+', 'N', lines[0])[:110]}"
+        return (
+            f"{type(self.error).__name__}: {re.sub(r'0x[0-9a-f]+|[0-9]+', 'N', lines[0].partition(', got')[0])[:110]}"
+        )
 
 
 def attempt(program: Program, wrap: Wrap | None = None) -> Attempt:

@@ -1,0 +1,96 @@
+"""Architectures people train: at three budgets a step leaves what it leaves with no limit, and what eager leaves.
+
+The suite runs some of them, small; `pytest -m fuzz tests/differential/test_architectures.py` all of them, also through
+Inductor and in the ways they are trained (half precision, checkpointing, other attention).
+"""
+
+import functools
+
+import pytest
+import torch
+
+from tests.differential.architectures import ARCHITECTURES
+from tests.differential.steps import SEED, check_backend, check_budgets, close, run_step
+from tests.fuzz.replay import Replay
+from tests.fuzz.trial import quiet
+
+# Gradients that are zero in exact arithmetic (biases before a softmax or a batch norm) come out as large as this.
+ROUNDING = 1e-5
+NEAR = close(1e-4, floor=ROUNDING)
+ONCE = {"num_hidden_layers": 1}
+
+# What the suite runs, with fields that keep it short.
+SHORT = {
+    "bert": {},
+    "encoder-decoder": {},
+    "gpt2": {},
+    "llama": {},
+    "mamba": ONCE,
+    "mixtral": {},
+    "resnet": {},
+    "t5": {"num_layers": 1},
+    "unet": {},
+    "unrolled-lstm": {},
+    "vit": {},
+    "whisper": {"encoder_layers": 1, "decoder_layers": 1},
+}
+SHORT_BY_REPLAY = {
+    "albert": {},
+    "clip": {},
+    "deberta": {},
+    "gemma3": {},
+    "lstm": {},
+    "qwen2-moe": ONCE,
+    "swin": {},
+    "wav2vec2": {},
+    "xlnet": {},
+}
+SHORT_THROUGH_INDUCTOR = {"gpt2": {"n_layer": 1}, "mixtral": ONCE}
+
+# Op by op, torch fails by itself: `backend="aot_eager"` raises the same error, that a view does not fit its strides.
+ONLY_THROUGH_INDUCTOR = {"patchtst", "qwen3-next"}
+OP_BY_OP = sorted(ARCHITECTURES.keys() - ONLY_THROUGH_INDUCTOR)
+
+
+def cases(names, short):
+    """A short form of some in the suite, all of them by command."""
+    quick = [pytest.param(functools.partial(ARCHITECTURES[n], **short[n]), id=f"{n}-short") for n in sorted(short)]
+    return quick + [pytest.param(ARCHITECTURES[n], id=n, marks=pytest.mark.fuzz) for n in sorted(names)]
+
+
+@pytest.fixture(autouse=True)
+def without_warnings_of_others():
+    with quiet():
+        yield
+
+
+def recomputes(plans):
+    return any(value.decision == "recompute" for plan in plans for value in plan.values)
+
+
+@pytest.mark.parametrize("make", cases(OP_BY_OP, SHORT))
+def test_op_by_op(make):
+    plans = check_budgets(make, count=3, eager=NEAR)
+    assert recomputes(plans)
+
+
+@pytest.mark.parametrize("make", cases((), SHORT_BY_REPLAY))
+def test_each_graph_op_by_op(make):
+    """The halves of three budgets on what the halves without limit were given: one trace for all of them."""
+    replay = Replay((100, 50, 0))
+    assert run_step(make, replay).differences(run_step(make), NEAR) == []
+    assert [list(graph.check()) for graph in replay.graphs] == [[] for _ in replay.graphs]
+    assert recomputes(plan for graph in replay.graphs for _, plan, _ in graph.others)
+
+
+def draws(make):
+    """Whether a step uses random numbers."""
+    torch.manual_seed(SEED)
+    fresh = torch.get_rng_state()
+    return not torch.equal(run_step(make).tensors["generator"], fresh)
+
+
+@pytest.mark.parametrize("make", cases(ARCHITECTURES, SHORT_THROUGH_INDUCTOR))
+def test_through_inductor(make):
+    plans = check_backend(make, relative=1e-3, floor=ROUNDING, is_as_eager=not draws(make))
+    assert recomputes(plans)
