@@ -29,16 +29,20 @@ class Block(nn.Module):
 
 
 class Waves(nn.Module):
-    """A complex network: products, a phase, a non-linearity on the modulus, a spectrum."""
+    """A complex network: products, adjoints, a phase, a non-linearity on the modulus, real views, a spectrum."""
 
-    def __init__(self, width=8):
+    def __init__(self, depth, width=8):
         super().__init__()
-        self.weights = nn.ParameterList(torch.randn(width, width, dtype=torch.complex64) * 0.3 for _ in range(2))
+        self.weights = nn.ParameterList(torch.randn(width, width, dtype=torch.complex64) * 0.3 for _ in range(depth))
 
     def forward(self, x):
         for weight in self.weights:
             z = x @ weight
-            x = x + z * torch.sigmoid(z.abs()) * torch.exp(1j * z.angle())
+            x = (
+                x
+                + z * torch.sigmoid(z.abs()) * torch.exp(1j * z.angle())
+                + torch.view_as_complex(torch.stack([z.conj().imag, (z @ weight.mH).real.tanh()], -1))
+            )
         return torch.fft.fft(x).abs().square().mean(), x
 
 
@@ -60,8 +64,8 @@ def make_block(dtype=torch.float32):
     return Block().to(dtype), (torch.randn(2, 12, 16).to(dtype).requires_grad_(),)
 
 
-def make_waves():
-    return Waves(), (torch.randn(12, 8, dtype=torch.complex64),)
+def make_waves(depth=2):
+    return Waves(depth), (torch.randn(12, 8, dtype=torch.complex64),)
 
 
 def make_gates(dtype):
@@ -157,27 +161,30 @@ def test_an_op_at_a_time_every_budget_gives_the_bits_of_eager(make, step):
     assert plans[-1].recompute_seconds > 0
 
 
-@pytest.mark.parametrize("dtype", [BF16, FP16])
-def test_fusion_rounds_less_often_and_stays_within_two_steps_of_the_type(dtype):
-    """A kernel that recomputes a chain rounds at its end only; a kept value was rounded when it was stored.
+# Largest differences measured through Inductor (torch 2.13, CPU), as a share of the tensor's largest element, and in
+# steps of the type (eps). Between budgets: bf16 8.6e-3 (1.1), fp16 1.1e-3 (1.1). To eager: bf16 8.6e-3 (1.1), fp16
+# 1.7e-3 (1.8); plain Inductor is as far from it. Prices of another machine give other plans, hence twice that.
+STEPS = 4
 
-    Largest difference between budgets measured on torch 2.13, as a share of the tensor's largest element: bf16 8.6e-3,
-    fp16 1.1e-3, both 1.1 times the type's eps; to eager up to 1.7 eps, where plain Inductor is as far from it.
-    """
-    check_backend(partial(make_gates, dtype), count=2, relative=2 * torch.finfo(dtype).eps)
+
+@pytest.mark.parametrize("dtype", [BF16, FP16])
+def test_fusion_rounds_less_often_and_stays_within_steps_of_the_type(dtype):
+    """A kernel that recomputes a chain rounds at its end only; a kept value was rounded when it was stored."""
+    check_backend(partial(make_gates, dtype), count=2, relative=STEPS * torch.finfo(dtype).eps)
 
 
 def test_inductors_emulation_of_casts_makes_budgets_bit_equal():
     """`emulate_precision_casts` rounds inside kernels where eager would store."""
-    make, eps = partial(make_gates, BF16), torch.finfo(BF16).eps
-    plans = check_budgets(make, Backend, count=2, eager=close(2 * eps), emulate_precision_casts=True)
+    within = close(STEPS * torch.finfo(BF16).eps)
+    plans = check_budgets(partial(make_gates, BF16), Backend, count=2, eager=within, emulate_precision_casts=True)
     assert plans[-1].recompute_seconds > 0
 
 
 def test_autocast_and_a_gradient_scaler_through_inductor():
-    check_backend(make_block, step=scaled(FP16), count=2, relative=2 * torch.finfo(FP16).eps)
+    make = partial(make_gates, torch.float32)
+    check_backend(make, step=scaled(FP16), count=2, relative=STEPS * torch.finfo(FP16).eps)
 
 
 @pytest.mark.filterwarnings("ignore:Torchinductor does not support code generation for complex operators")
 def test_complex_numbers_through_inductor():
-    check_backend(make_waves, count=2, relative=1e-5)
+    check_backend(partial(make_waves, 1), count=2, relative=1e-5)
