@@ -61,10 +61,10 @@ def _expand(joint: JointProgram, program: Program, decision: Decision) -> dict[i
             latest[node].meta.update(torch_compat.half_tag(is_backward=is_backward))
     output = next(n for n in joint.gm.graph.nodes if n.op == "output")
     returned = graph.node_copy(output, latest.__getitem__)
-    # The forward returns what it computed itself, not what the backward computes again.
-    own = [None if o is None else first[o] for o in joint.forward_outputs]
-    rest = cast("list[fx.Node | None]", torch_compat.leaves(returned.args)[len(own) :])
-    returned.args = ((*own, *rest),)
+    # The forward returns what it computed itself, not what the backward computes again; numbers stay as they are.
+    leaves = cast("list[fx.Node | None]", torch_compat.leaves(returned.args))
+    own = [leaves[i] if o is None else first[o] for i, o in enumerate(joint.forward_outputs)]
+    returned.args = ((*own, *leaves[len(own) :]),)
     joint.gm.graph = graph
     return first
 

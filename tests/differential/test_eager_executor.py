@@ -217,3 +217,12 @@ def test_the_forward_returns_what_it_computed_itself():
     y, total = compiled(x)
     (y.sum() + total).backward()
     assert ran == [1, 1]
+
+
+def test_numbers_among_the_outputs_stay():
+    """Sizes that turned out constant come back from a graph between two graph breaks as numbers."""
+    split = rematpass.partition_fn(memory_budget="none")
+    compiled = aot_function(lambda x: (8, x.exp() * x, None, 2.5), nop, nop, partition_fn=split)
+    first, product, nothing, last = compiled(matrix(3, 3))
+    assert (first, nothing, last) == (8, None, 2.5)
+    assert product.requires_grad
