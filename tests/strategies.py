@@ -30,9 +30,9 @@ def programs(draw: st.DrawFn, *, most_forward: int = 10, most_backward: int = 8,
         values.append(_forward_op(draw, b, values))
     made = [v for v in values if b.rows[v]["kind"] is not INPUT]
     outputs = sorted({made[-1], *draw(st.lists(st.sampled_from(values), max_size=1))})
-    gradients = [b.tangent(draw(GRADIENT_SIZES))]
+    gradients, helpers = [b.tangent(draw(GRADIENT_SIZES))], []
     for position in range(draw(st.integers(min(3, most_backward), most_backward))):
-        gradients.append(_backward_op(draw, b, values, gradients, position))
+        gradients.append(_backward_op(draw, b, values, gradients, helpers, position))
     read = {u for row in b.rows for u in row["inputs"]}
     returned = [v for v in gradients if v not in read and b.rows[v]["kind"] is not INPUT]
     if draw(st.integers(0, 4)) == 0:
@@ -102,7 +102,9 @@ def _forward_op(draw: st.DrawFn, b: Builder, values: list[int]) -> int:
     return b.add(kind, *inputs, size=draw(SIZES), ns=draw(TIMES), is_heavy=is_heavy, **flags)
 
 
-def _backward_op(draw: st.DrawFn, b: Builder, values: list[int], gradients: list[int], position: int) -> int:
+def _backward_op(
+    draw: st.DrawFn, b: Builder, values: list[int], gradients: list[int], helpers: list[int], position: int
+) -> int:
     """Reads a gradient and up to two forward values, mostly of the mirrored place; sometimes through a helper value."""
     mirror = values[max(0, len(values) - 2 - position)]
     gradient = draw(st.sampled_from([gradients[-1]] * 6 + gradients))
@@ -110,8 +112,12 @@ def _backward_op(draw: st.DrawFn, b: Builder, values: list[int], gradients: list
     if kind is VIEW:
         return b.view(gradient)
     reads = [draw(st.sampled_from([mirror] * len(values) + values)) for _ in range(draw(st.sampled_from([1, 2, 0])))]
-    if reads and draw(st.integers(0, 3)) == 0:  # such as 1 - tanh(x)^2: only the backward wants it
-        reads.append(b.add(POINTWISE, reads[0], size=draw(SIZES), ns=draw(TIMES)))
+    if reads and draw(st.integers(0, 3)) == 0:  # such as 1 - tanh(x)^2: only the backward wants it, or another such
+        helped = draw(st.sampled_from([reads[0], *helpers, *values]))
+        helpers.append(b.add(POINTWISE, *dict.fromkeys([reads[0], helped]), size=draw(SIZES), ns=draw(TIMES)))
+        if draw(st.integers(0, 3)) == 0:
+            helpers.append(b.view(helpers[-1]))
+        reads.append(helpers[-1])
     inputs = tuple(dict.fromkeys([gradient, *reads]))
     return b.add(kind, *inputs, size=draw(GRADIENT_SIZES), ns=draw(TIMES))
 
