@@ -9,11 +9,12 @@ differently.
 from __future__ import annotations
 
 import warnings
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from types import MappingProxyType
 from typing import Any
 
+import pytest
 import torch
 from functorch.compile import nop
 from torch import Tensor, nn
@@ -189,6 +190,12 @@ class Backend:
         compiled = torch.compile(model, backend="rematpass", options=self._options, **self._compile_options)
         self._compiled.append(compiled)
         return compiled
+
+
+def quick_and_thorough(quick: Iterable[str], every: Iterable[str]) -> list[Any]:
+    """(case, number of budgets): some cases at two budgets in the suite, all of them at five by command."""
+    thorough = (pytest.param(name, 5, id=f"{name}-thorough", marks=pytest.mark.fuzz) for name in every)
+    return [*(pytest.param(name, 2, id=name) for name in quick), *thorough]
 
 
 def budgets_between(plans: list[rematpass.Plan], count: int) -> list[int]:

@@ -5,7 +5,7 @@ import torch
 from torch import nn
 from torch.nn import functional
 
-from tests.differential.steps import check_backend, check_budgets
+from tests.differential.steps import check_backend, check_budgets, quick_and_thorough
 
 WIDTH = 16
 
@@ -121,6 +121,6 @@ def test_op_by_op(name):
     check_budgets(CASES[name])
 
 
-@pytest.mark.parametrize("name", ["topk", "eight_bits", "experts", "dispatched"])
-def test_backend(name):
-    check_backend(CASES[name], count=2)
+@pytest.mark.parametrize(("name", "count"), quick_and_thorough(["topk", "eight_bits", "experts", "dispatched"], CASES))
+def test_backend(name, count):
+    check_backend(CASES[name], count=count)

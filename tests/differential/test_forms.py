@@ -4,7 +4,7 @@ import pytest
 import torch
 from torch.testing._internal.two_tensor import TwoTensor
 
-from tests.differential.steps import OpByOp, check_backend, check_budgets, run_step
+from tests.differential.steps import OpByOp, check_backend, check_budgets, quick_and_thorough, run_step
 
 pytestmark = [
     pytest.mark.filterwarnings("ignore:The .grad attribute of a Tensor that is not a leaf"),  # torch.cond's own
@@ -102,9 +102,12 @@ def test_op_by_op(name):
     check_budgets(CASES[name])
 
 
-@pytest.mark.parametrize("name", ["conditional", "nested", "complex_views", "structured", "empty"])
-def test_backend(name):
-    check_backend(CASES[name], count=2)
+QUICK = ["conditional", "nested", "complex_views", "structured", "empty"]
+
+
+@pytest.mark.parametrize(("name", "count"), quick_and_thorough(QUICK, CASES))
+def test_backend(name, count):
+    check_backend(CASES[name], count=count)
 
 
 def test_tensor_subclasses():

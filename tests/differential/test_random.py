@@ -6,7 +6,7 @@ from torch import nn
 from torch.nn import functional
 
 import rematpass
-from tests.differential.steps import OpByOp, check_backend, check_budgets, run_step
+from tests.differential.steps import OpByOp, check_backend, check_budgets, quick_and_thorough, run_step
 
 WIDTH = 16
 
@@ -96,14 +96,18 @@ def test_op_by_op(name):
 THROUGH_INDUCTOR = ["dropout_0.5", "several", "multinomial", "gumbel_hard", "attention_with_dropout"]
 
 
-@pytest.mark.parametrize("name", THROUGH_INDUCTOR)
-def test_backend_draws_what_eager_draws(name):
-    check_backend(blocks(DRAWS[name]), count=2, fallback_random=True)
+# Plain Inductor of 2.13 fails on it: "Not all inputs to pattern found in match.kwargs".
+COMPILED = [name for name in DRAWS if name != "randperm"]
 
 
-@pytest.mark.parametrize("name", ["dropout_0.1", "several", "rrelu"])
-def test_backend_draws_the_same_at_any_budget(name):
-    plans = check_backend(blocks(DRAWS[name]), is_as_eager=False)
+@pytest.mark.parametrize(("name", "count"), quick_and_thorough(THROUGH_INDUCTOR, COMPILED))
+def test_backend_draws_what_eager_draws(name, count):
+    check_backend(blocks(DRAWS[name]), count=count, fallback_random=True)
+
+
+@pytest.mark.parametrize(("name", "count"), quick_and_thorough(["dropout_0.1", "several", "rrelu"], COMPILED))
+def test_backend_draws_the_same_at_any_budget(name, count):
+    plans = check_backend(blocks(DRAWS[name]), count=count, is_as_eager=False)
     assert plans[-1].recompute_seconds > 0
 
 

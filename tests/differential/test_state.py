@@ -6,7 +6,7 @@ from torch import nn
 from torch.nn import functional
 from torch.nn.utils.parametrizations import spectral_norm, weight_norm
 
-from tests.differential.steps import OpByOp, check_backend, check_budgets, run_step
+from tests.differential.steps import OpByOp, check_backend, check_budgets, quick_and_thorough, run_step
 
 WIDTH = 16
 
@@ -217,9 +217,12 @@ def test_op_by_op(name):
     check_budgets(CASES[name])
 
 
-@pytest.mark.parametrize("name", ["batch_norm_2d", "averages", "parametrized", "tied", "views_written", "aliased"])
-def test_backend(name):
-    check_backend(CASES[name], count=2)
+QUICK = ["batch_norm_2d", "averages", "parametrized", "tied", "views_written", "aliased"]
+
+
+@pytest.mark.parametrize(("name", "count"), quick_and_thorough(QUICK, CASES))
+def test_backend(name, count):
+    check_backend(CASES[name], count=count)
 
 
 @pytest.mark.parametrize("name", ["batch_norm_1d", "batch_norm_2d", "batch_norm_3d"])
