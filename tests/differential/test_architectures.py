@@ -74,6 +74,7 @@ def test_op_by_op(make):
     assert recomputes(plans)
 
 
+@pytest.mark.fuzz
 @pytest.mark.parametrize("make", cases((), SHORT_BY_REPLAY))
 def test_each_graph_op_by_op(make):
     """The halves of three budgets on what the halves without limit were given: one trace for all of them."""

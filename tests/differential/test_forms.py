@@ -102,7 +102,7 @@ def test_op_by_op(name):
     check_budgets(CASES[name])
 
 
-QUICK = ["conditional", "nested", "complex_views", "structured", "empty"]
+QUICK = ["conditional", "nested", "complex_views"]
 
 
 @pytest.mark.parametrize(("name", "count"), quick_and_thorough(QUICK, CASES))

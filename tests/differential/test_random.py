@@ -93,7 +93,7 @@ def test_op_by_op(name):
 
 
 # With `fallback_random` Inductor draws what eager draws. Without it the numbers are its own, the same at any budget.
-THROUGH_INDUCTOR = ["dropout_0.5", "several", "multinomial", "gumbel_hard", "attention_with_dropout"]
+THROUGH_INDUCTOR = ["several", "multinomial", "attention_with_dropout"]
 
 
 # Plain Inductor of 2.13 fails on it: "Not all inputs to pattern found in match.kwargs".
@@ -105,7 +105,7 @@ def test_backend_draws_what_eager_draws(name, count):
     check_backend(blocks(DRAWS[name]), count=count, fallback_random=True)
 
 
-@pytest.mark.parametrize(("name", "count"), quick_and_thorough(["dropout_0.1", "several", "rrelu"], COMPILED))
+@pytest.mark.parametrize(("name", "count"), quick_and_thorough(["dropout_0.1", "rrelu"], COMPILED))
 def test_backend_draws_the_same_at_any_budget(name, count):
     plans = check_backend(blocks(DRAWS[name]), count=count, is_as_eager=False)
     assert plans[-1].recompute_seconds > 0

@@ -9,6 +9,8 @@ from torch.nn.utils.parametrizations import spectral_norm, weight_norm
 from tests.differential.steps import OpByOp, check_backend, check_budgets, quick_and_thorough, run_step
 
 WIDTH = 16
+# The gradient of a bias before a norm is zero in exact arithmetic, and noise of this size otherwise.
+ROUNDING = 1e-6
 
 
 def leaf(*shape):
@@ -217,12 +219,12 @@ def test_op_by_op(name):
     check_budgets(CASES[name])
 
 
-QUICK = ["batch_norm_2d", "averages", "parametrized", "tied", "views_written", "aliased"]
+QUICK = ["batch_norm_2d", "averages", "tied", "views_written"]
 
 
 @pytest.mark.parametrize(("name", "count"), quick_and_thorough(QUICK, CASES))
 def test_backend(name, count):
-    check_backend(CASES[name], count=count)
+    check_backend(CASES[name], count=count, floor=ROUNDING)
 
 
 @pytest.mark.parametrize("name", ["batch_norm_1d", "batch_norm_2d", "batch_norm_3d"])
