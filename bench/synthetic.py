@@ -113,6 +113,7 @@ def _finish(tape: _Tape, loss: int, gradients: list[int]) -> Program:
     is_heavy = [kind is Kind.POINTWISE and tape.size[v] >= 3 * 64 * KIB for v, kind in enumerate(tape.kind)]
     return Program(
         kind=tuple(tape.kind),
+        is_fixed=(False,) * count,
         inputs=tuple(tuple(dict.fromkeys(reads)) for reads in tape.inputs),
         root=tuple(root),
         size_bytes=tuple(tape.size),

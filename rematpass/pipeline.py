@@ -108,7 +108,7 @@ def trace_curve(
 
 def collect_inputs(joint: JointProgram, settings: Settings) -> Inputs:
     """Facts, constraints, prices and the solver's program of a joint graph."""
-    facts = collect_facts(joint, {op.name: op for op in settings.declared})
+    facts = collect_facts(joint, {op.name: op for op in settings.declared}, is_fusing=settings.is_fusing)
     constraints = collect_constraints(joint, facts, settings.save, settings.recompute, settings.declared)
     work = describe_work(joint, facts, is_fusing=settings.is_fusing)
     prices = price_values(work, settings.device)

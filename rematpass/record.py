@@ -74,7 +74,7 @@ def record_plan(
         fastest_peak_bytes=frontier.fastest.peak_bytes,
         smallest_peak_bytes=frontier.smallest.peak_bytes,
         bound_peak_bytes=frontier.bound.peak_bytes,
-        static_bytes=inputs.program.static_bytes,
+        static_bytes=inputs.facts.static_bytes,
         gradient_bytes=gradient_bytes(inputs.program),
         recompute_seconds=point.extra_ns * NS,
         step_seconds=sum(inputs.prices.run_ns) * NS,
@@ -98,7 +98,7 @@ def record_curve(request: Request, inputs: Inputs, frontier: Frontier, points: S
     return Curve(
         device=request.device,
         torch_version=request.torch_version,
-        static_bytes=inputs.program.static_bytes,
+        static_bytes=inputs.facts.static_bytes,
         step_seconds=step_ns * NS,
         bound_peak_bytes=frontier.bound.peak_bytes,
         points=tuple(_curve_point(p, min(bound, p.extra_ns), step_ns) for p, bound in zip(points, bounds, strict=True)),
@@ -204,7 +204,9 @@ def record_alive(inputs: Inputs, point: FrontierPoint) -> tuple[AliveRecord, ...
     """Tensors alive at the peak, largest first; the graph's inputs as one line."""
     program = inputs.program
     gradients = {program.root[v] for v in program.backward_outputs}
-    rows = [AliveRecord("parameters, buffers and batch", program.static_bytes, "input", "", "")]
+    rows = [AliveRecord("parameters, buffers and batch", inputs.facts.static_bytes, "input", "", "")]
+    if inputs.facts.relaid_bytes:
+        rows.append(AliveRecord("batch, laid out channels last", inputs.facts.relaid_bytes, "input", "", ""))
     timeline = simulate(program, point.decision.schedule)
     is_backward_now = timeline.peak_position >= len(timeline.forward_bytes)
     for v, size in list_alive(program, point.decision.schedule, timeline.peak_position):

@@ -54,6 +54,7 @@ class Builder:
             in_forward=tuple(v in in_forward for v in range(len(rows))),
             may_recompute=tuple(row.get("may_recompute", True) for row in rows),
             may_keep=tuple(row.get("may_keep", True) for row in rows),
+            is_fixed=tuple(row.get("is_fixed", False) for row in rows),
             is_heavy=tuple(row.get("is_heavy", False) for row in rows),
             forward_outputs=tuple(forward_outputs),
             backward_outputs=tuple(backward_outputs),

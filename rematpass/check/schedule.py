@@ -28,6 +28,7 @@ def check_schedule(program: Program, decision: Decision, names: Sequence[str]) -
     if forbidden:
         raise SplitError(f"{names[forbidden[0]]} is kept but must not be")
     _run_backward(program, decision, names, given | kept, made)
+    _check_effects(program, decision, names)
 
 
 def _run_forward(program: Program, decision: Decision, names: Sequence[str], given: set[int]) -> set[int]:
@@ -63,3 +64,20 @@ def _run_backward(
     lost = [v for v in program.backward_outputs if v not in made]
     if lost:
         raise SplitError(f"the backward does not compute its output {names[lost[0]]}")
+
+
+def _check_effects(program: Program, decision: Decision, names: Sequence[str]) -> None:
+    """What has effects runs after every op of the backward that comes before it in the given order, and before the rest."""
+    ops = [v for v in decision.schedule.backward if program.is_backward[v] and program.kind[v] is not Kind.SYMBOL]
+    latest = -1
+    waiting = sorted(ops, reverse=True)
+    done: set[int] = set()
+    for v in ops:
+        done.add(v)
+        while waiting and waiting[-1] in done:
+            waiting.pop()
+        first_left = waiting[-1] if waiting else len(program)
+        latest = max(latest, v)
+        if program.is_fixed[v] and (first_left < v or latest > v):
+            other = first_left if first_left < v else latest
+            raise SplitError(f"{names[v]} has effects and changed places with {names[other]}")

@@ -9,11 +9,14 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import cast
 
+import torch
 from torch import fx
 
 from .. import torch_compat
 from ..graph.capture import JointProgram
 from ..solve.program import Decision, Kind, Program
+
+IMAGE_RANK = 4
 
 
 def split_program(joint: JointProgram, program: Program, decision: Decision) -> tuple[fx.GraphModule, fx.GraphModule]:
@@ -24,11 +27,12 @@ def split_program(joint: JointProgram, program: Program, decision: Decision) -> 
         then the tangents.
     """
     kept_order = _kept_order(program, decision)
-    environment = _expand(joint, program, decision)
+    flat = [v for v in kept_order if program.is_fusing and v in joint.static_inputs and _is_image(joint.nodes[v])]
+    environment, handles = _expand(joint, program, decision, flat)
     _check_versions(program, decision, environment)
     # Constants and inner graphs are attributes of both halves: nothing to hand over.
     handed = [v for v in kept_order if joint.nodes[v].op != "get_attr"]
-    kept = [environment[v] for v in handed if program.kind[v] is not Kind.SYMBOL]
+    kept = [handles.get(v, environment[v]) for v in handed if program.kind[v] is not Kind.SYMBOL]
     symbols = [environment[v] for v in handed if program.kind[v] is Kind.SYMBOL]
     return torch_compat.extract_halves(
         joint.gm,
@@ -45,15 +49,43 @@ def _kept_order(program: Program, decision: Decision) -> tuple[int, ...]:
     return tuple(sorted(kept_values(program, decision.schedule.backward)))
 
 
-def _expand(joint: JointProgram, program: Program, decision: Decision) -> dict[int, fx.Node]:
+def _is_image(node: fx.Node) -> bool:
+    """Whether Inductor would hand the backward a copy of this input, laid out channels last, were it kept as it is.
+
+    Where a graph has convolutions, `GraphLowering.run_node` (2.11 to 2.15) does so with every tensor of four dimensions
+    that goes to the backward: all weights of a ResNet would be held twice. What is kept through a flat view is not.
+    """
+    value = node.meta.get("val")
+    if not isinstance(value, torch.Tensor) or value.layout is not torch.strided or value.ndim != IMAGE_RANK:
+        return False
+    return all(isinstance(size, int) for size in value.shape) and value.is_contiguous()
+
+
+def _flatten(graph: fx.Graph, node: fx.Node) -> tuple[fx.Node, fx.Node]:
+    """A flat view of `node` for the forward to keep, and a view of that, of the shape of `node`, for the backward."""
+    value = node.meta["val"]
+    flat = graph.call_function(torch.ops.aten.view.default, (node, [value.numel()]))
+    flat.meta.update(node.meta, val=value.view(-1), **torch_compat.half_tag(is_backward=False))
+    whole = graph.call_function(torch.ops.aten.view.default, (flat, list(value.shape)))
+    whole.meta.update(node.meta, val=flat.meta["val"].view(value.shape), **torch_compat.half_tag(is_backward=True))
+    return flat, whole
+
+
+def _expand(
+    joint: JointProgram, program: Program, decision: Decision, flattened: list[int]
+) -> tuple[dict[int, fx.Node], dict[int, fx.Node]]:
     """Replace the joint graph by one in the planned order with every recomputation a node of its own.
 
-    Returns the node of each value's first computation: what the forward keeps.
+    Returns the node of each value's first computation, and for what is `flattened` the view that the forward keeps.
     """
     graph = fx.Graph(joint.gm)
     latest: dict[fx.Node, fx.Node] = {}
     first: dict[int, fx.Node] = {}
+    flat: dict[int, fx.Node] = {}
     for value, is_backward in _executed(joint, program, decision):
+        if is_backward and len(flat) < len(flattened):
+            for v in flattened:
+                flat[v], latest[joint.nodes[v]] = _flatten(graph, first[v])
         node = joint.nodes[value]
         latest[node] = graph.node_copy(node, latest.__getitem__)
         first.setdefault(value, latest[node])
@@ -66,7 +98,7 @@ def _expand(joint: JointProgram, program: Program, decision: Decision) -> dict[i
     own = [leaves[i] if o is None else first[o] for i, o in enumerate(joint.forward_outputs)]
     returned.args = ((*own, *leaves[len(own) :]),)
     joint.gm.graph = graph
-    return first
+    return first, flat
 
 
 def _check_versions(program: Program, decision: Decision, environment: dict[int, fx.Node]) -> None:

@@ -75,10 +75,11 @@ def build_program(
         in_forward=_in_forward(joint, facts, constraints),
         may_recompute=tuple(r is None for r in constraints.no_recompute),
         may_keep=tuple(r is None for r in constraints.no_keep),
+        is_fixed=constraints.has_effects,
         is_heavy=tuple(v.is_heavy for v in values),
         forward_outputs=tuple(o for o in joint.forward_outputs if o is not None),
         backward_outputs=tuple(o for o in joint.backward_outputs if o is not None),
-        static_bytes=facts.static_bytes,
+        static_bytes=facts.static_bytes + facts.relaid_bytes,
         is_fusing=is_fusing,
     )
 

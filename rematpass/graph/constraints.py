@@ -30,7 +30,7 @@ class Constraints:
     """Per value: why it must not be recomputed, why it cannot be kept, what the user would rather have; or None.
 
     `unknown_ops`: custom operators kept because nobody declared them, with the number of calls. `pinned`: the values
-    that only a wish of the user keeps.
+    that only a wish of the user keeps. `has_effects`: its operator writes, draws, talks to other ranks, or nobody knows.
     """
 
     no_recompute: tuple[str | None, ...]
@@ -38,6 +38,7 @@ class Constraints:
     wishes: tuple[str | None, ...]
     unknown_ops: tuple[tuple[str, int], ...]
     pinned: frozenset[int]
+    has_effects: tuple[bool, ...]
 
 
 def collect_constraints(
@@ -162,6 +163,7 @@ def _combine(joint: JointProgram, facts: Facts, safety: list[str | None], pins: 
         wishes=tuple(pins.wishes.get(i) for i in range(len(safety))),
         unknown_ops=tuple(sorted(unknown.items())),
         pinned=frozenset(i for i in pins.saved if safety[i] is None),
+        has_effects=tuple(never_again_reason(node, ops) is not None for node in joint.nodes),
     )
 
 

@@ -20,7 +20,7 @@ from .capture import JointProgram
 from .flops import count_flops, tensors_in
 from .op_traits import base_name, is_heavy, kind_of
 from .sizes import OpenSize, concrete, open_sizes
-from .workspace import workspace_bytes
+from .workspace import relaid_bytes, workspace_bytes
 
 # CUDA's caching allocator hands out multiples of 512 bytes (c10/cuda/CUDACachingAllocator.cpp, kMinBlockSize).
 CUDA_BLOCK_BYTES = 512
@@ -55,17 +55,27 @@ class ValueFacts:
 class Facts:
     """All values of a joint graph in order, and the bytes of the forward's inputs (distinct storages).
 
-    `open_sizes` are dynamic dimensions that may become larger than what these figures stand for.
+    `relaid_bytes` are copies of inputs in another layout, held as long as the inputs; `open_sizes` dynamic dimensions
+    that may become larger than what these figures stand for.
     """
 
     values: tuple[ValueFacts, ...]
     static_bytes: int
     device_type: str
+    relaid_bytes: int = 0
     open_sizes: tuple[OpenSize, ...] = ()
 
 
-def collect_facts(joint: JointProgram, declared: Mapping[str, DeclaredOp] = MappingProxyType({})) -> Facts:
-    """One `ValueFacts` per node of the joint graph, in order. `declared`: what users said of custom operators."""
+def collect_facts(
+    joint: JointProgram, declared: Mapping[str, DeclaredOp] = MappingProxyType({}), *, is_fusing: bool = False
+) -> Facts:
+    """One `ValueFacts` per node of the joint graph, in order.
+
+    Args:
+        joint: the graph.
+        declared: what users said of custom operators.
+        is_fusing: Inductor runs the halves, in layouts of its own.
+    """
     ids = {node: i for i, node in enumerate(joint.nodes)}
     device_type = _device_type(joint.nodes)
     block = CUDA_BLOCK_BYTES if device_type == "cuda" else 1
@@ -76,13 +86,17 @@ def collect_facts(joint: JointProgram, declared: Mapping[str, DeclaredOp] = Mapp
         if kind is Kind.PART and values[inputs[0]].kind is Kind.VIEW:
             kind = Kind.VIEW  # one of several views (split, unbind): no memory of its own
         root = values[inputs[0]].root if kind is Kind.VIEW and inputs else i
-        values.append(_describe(node, kind, inputs, root, i == root, block, declared))
+        value = _describe(node, kind, inputs, root, i == root, block, declared)
+        scratch = _scratch_bytes(node, kind, block, is_fusing=is_fusing)
+        values.append(replace(value, workspace_bytes=scratch))
     for i, node in enumerate(joint.nodes):
         label = "" if joint.is_backward[i] else torch_compat.user_label(node)
         if label and values[i].kind is Kind.VIEW:
             owner = values[values[i].root]
             values[values[i].root] = replace(owner, labels=tuple(dict.fromkeys((*owner.labels, label))))
-    return Facts(tuple(values), _static_bytes(joint, block), device_type, open_sizes(joint.nodes))
+    # An image that several convolutions read is laid out anew once.
+    relaid = {node.args[0]: relaid_bytes(node) for node in joint.nodes if is_fusing and relaid_bytes(node)}
+    return Facts(tuple(values), _static_bytes(joint, block), device_type, sum(relaid.values()), open_sizes(joint.nodes))
 
 
 def _describe(
@@ -109,18 +123,19 @@ def _describe(
         shape=tuple(concrete(s) for s in tensor.shape) if tensor is not None else (),
         dtype=str(first.dtype).removeprefix("torch.") if first is not None else "",
         flops=count_flops(node, declared) if node.op == "call_function" else 0,
-        workspace_bytes=_scratch_bytes(node, kind, value, block),
+        workspace_bytes=0,
         is_heavy=is_heavy(node),
         module=module_path(node),
         source=source_line(node),
     )
 
 
-def _scratch_bytes(node: fx.Node, kind: Kind, value: object, block: int) -> int:
+def _scratch_bytes(node: fx.Node, kind: Kind, block: int, *, is_fusing: bool) -> int:
     """Scratch of the op, and everything a multi-result op returns: its parts are counted one by one after it ran."""
+    value = node.meta.get("val")
     parts = value if isinstance(value, (tuple, list)) and kind is not Kind.VIEW else ()
     returned = sum(_round_up(storage_bytes(t), block) for t in parts if isinstance(t, torch.Tensor))
-    return returned + workspace_bytes(node)
+    return returned + workspace_bytes(node, is_fusing=is_fusing)
 
 
 def storage_bytes(value: torch.Tensor) -> int:

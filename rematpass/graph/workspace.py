@@ -16,6 +16,12 @@ from .sizes import concrete
 
 # Channels per block of oneDNN's layouts with AVX-512 (8 with AVX2, where this counts too much for few channels).
 BLOCK_CHANNELS = 16
+# What a channels-last primitive takes per thread, and once more, besides its weights (2026-11, torch 2.13, AVX-512).
+THREAD_BYTES = 4096
+# Above this size of a kernel the gradient of a depthwise weight is computed with every channel padded to a whole block
+# of inputs by a whole block of outputs: 257 times the weight for 5 x 5 to 9 x 9, twice for 2 x 2 and 3 x 3 (2026-11).
+DEPTHWISE_KERNEL = 3
+IMAGE_RANK = 4
 # What a oneDNN primitive takes besides its copies: 8,448 bytes at 16 and 32 channels, up to 1.3 % of the peak more with
 # bias (2026-11, torch 2.13). With neither, a network of small convolutions measures 1.3 % above its prediction; twice
 # as much would predict it about 2 % too high.
@@ -23,16 +29,36 @@ PRIMITIVE_BYTES = 8448
 PRIMITIVE_SHARE = 0.02
 
 
-def workspace_bytes(node: fx.Node) -> int:
-    """Bytes of scratch; 0 for operators not known to take any."""
+def workspace_bytes(node: fx.Node, *, is_fusing: bool) -> int:
+    """Bytes of scratch; 0 for operators not known to take any.
+
+    `is_fusing`: Inductor runs it, which lays out the tensors of two-dimensional convolutions channels last.
+    """
     if node.op != "call_function":
         return 0
     name = base_name(node.target)
     if name.startswith("_scaled_dot_product_flash_attention_for_cpu"):
         return _cpu_attention(node, is_backward=name.endswith("backward"))
     if name in ("convolution", "convolution_backward"):
+        if is_fusing and _is_channels_last(node):
+            return _cpu_convolution_channels_last(node)
         return _cpu_convolution(node)
     return 0
+
+
+def relaid_bytes(node: fx.Node) -> int:
+    """Bytes of the copy that Inductor makes, and keeps for the backward, of a batch that a convolution reads.
+
+    0 unless `node` is a convolution of two dimensions on the CPU whose image is an input of the graph, not laid out
+    channels last. Weights are copied, too, but not kept (see `emit.split`).
+    """
+    if node.op != "call_function" or base_name(node.target) != "convolution" or not _is_channels_last(node):
+        return 0
+    image = node.args[0]
+    tensor = _tensor(node, 0)
+    if tensor is None or not isinstance(image, fx.Node) or image.op != "placeholder":
+        return 0
+    return 0 if tensor.is_contiguous(memory_format=torch.channels_last) else tensor.numel() * tensor.element_size()
 
 
 def _cpu_attention(node: fx.Node, *, is_backward: bool) -> int:
@@ -60,6 +86,37 @@ def _cpu_convolution(node: fx.Node) -> int:
         tensors.append(value)
     blocked = sum(_blocked_bytes(t) for t in tensors if t is not None and t.device.type == "cpu")
     return math.ceil(blocked * (1 + PRIMITIVE_SHARE)) + PRIMITIVE_BYTES if blocked else 0
+
+
+def _is_channels_last(node: fx.Node) -> bool:
+    """Whether Inductor (2.11 to 2.15, `GraphLowering.decide_layout_opt`) lays out its tensors channels last."""
+    tensors = [_tensor(node, i) for i in (0, 1)]
+    return torch.backends.mkldnn.is_available() and all(
+        t is not None and t.device.type == "cpu" and t.ndim == IMAGE_RANK for t in tensors
+    )
+
+
+def _cpu_convolution_channels_last(node: fx.Node) -> int:
+    """OneDNN reads and writes channels-last activations as they are and works on blocked copies of weights.
+
+    Measured 2026-11 (torch 2.13), 24 shapes: the forward takes the weight, its outputs padded to BLOCK_CHANNELS, the
+    backward that twice, both THREAD_BYTES per thread and once more. A weight larger than 1 x 1 is laid out channels
+    last before, in a copy of its own.
+    """
+    is_backward = base_name(node.target) == "convolution_backward"
+    weight = _tensor(node, 2 if is_backward else 1)
+    if weight is None:
+        return 0
+    channels_out, channels_in, *kernel = [concrete(size) for size in weight.shape]
+    area = math.prod(kernel)
+    groups = node.args[9 if is_backward else 8]
+    is_depthwise = groups == channels_out and channels_in == 1 and channels_out > 1
+    blocked = -(-channels_out // BLOCK_CHANNELS) * BLOCK_CHANNELS * channels_in * area
+    relaid = channels_out * channels_in * area if area > 1 else 0
+    copies = 1 + is_backward
+    if is_backward and is_depthwise and max(kernel) > DEPTHWISE_KERNEL:
+        copies = 1 + BLOCK_CHANNELS**2
+    return (copies * blocked + relaid) * weight.element_size() + THREAD_BYTES * (1 + num_threads())
 
 
 def _blocked_bytes(tensor: torch.Tensor) -> int:

@@ -256,6 +256,7 @@ def _to_program(problem: Problem, is_backward: list[bool], *, has_two_halves: bo
         in_forward=tuple(has_two_halves and not b for b in is_backward),
         may_recompute=tuple(not b for b in is_backward),
         may_keep=(True,) * count,
+        is_fixed=(True,) * count,  # sequences keep the given order
         is_heavy=(False,) * count,
         forward_outputs=(),
         backward_outputs=tuple(problem.outputs),

@@ -10,9 +10,13 @@ from __future__ import annotations
 from dataclasses import dataclass
 from enum import IntEnum
 from functools import cached_property
+from typing import TYPE_CHECKING
 
 import numpy as np
 from numpy.typing import NDArray
+
+if TYPE_CHECKING:
+    from .urgency import Urgency
 
 
 class Kind(IntEnum):
@@ -47,6 +51,7 @@ class Program:
         in_forward: per op, the forward runs it whatever the plan. Neither: runs only where the backward wants it.
         may_recompute: per op; False forces its value to be kept when the backward needs it.
         may_keep: per op; False forces its value to be recomputed from its inputs.
+        is_fixed: per op, has effects or draws numbers: no op of the backward may run on the other side of it than given.
         is_heavy: per op, an expensive pointwise function that a fusing executor stores when it has several readers.
         forward_outputs, backward_outputs: values returned to the caller.
         static_bytes: inputs of the forward, live throughout.
@@ -63,6 +68,7 @@ class Program:
     in_forward: tuple[bool, ...]
     may_recompute: tuple[bool, ...]
     may_keep: tuple[bool, ...]
+    is_fixed: tuple[bool, ...]
     is_heavy: tuple[bool, ...]
     forward_outputs: tuple[int, ...]
     backward_outputs: tuple[int, ...]
@@ -76,6 +82,13 @@ class Program:
     def tables(self) -> Tables:
         """The same figures as arrays."""
         return Tables.of(self)
+
+    @cached_property
+    def urgency(self) -> Urgency:
+        """When backward ops should run."""
+        from .urgency import find_urgency
+
+        return find_urgency(self)
 
     @cached_property
     def figures(self) -> tuple[tuple[object, ...], ...]:

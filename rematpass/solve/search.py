@@ -25,11 +25,12 @@ from .closure import Closure, ClosureProblem, fill_between, sweep_closures
 from .descent import Box, FrontierPoint, PlanList, descend
 from .frontier import Modeller, Passing, StageRun
 from .liveness import simulate
-from .order import order_backward
+from .order import make_decision, order_backward
 from .polish import Polisher
 from .program import Decision, Program
 from .recipe import run_recipe
 from .stages import Stages, find_stages
+from .tidy import tidy_backward
 
 # "Six graphs" below: 8-block transformers with written-out and with fused attention, 24 blocks and 12 blocks of a
 # GPT, 100 linear layers, a ResNet of 3,580 values; five budgets each (2026-11).
@@ -278,8 +279,10 @@ class Frontier:
         key = decision.schedule.backward
         self._work += len(decision.schedule.forward) + len(key)
         if key not in self._points:
-            peak = simulate(self._program, decision.schedule).peak_bytes
-            self._points[key] = FrontierPoint(peak, decision.recompute_ns, decision)
+            orders = [decision, make_decision(self._program, tidy_backward(self._program, decision.schedule))]
+            peaks = [simulate(self._program, order.schedule).peak_bytes for order in orders]
+            best = peaks.index(min(peaks))
+            self._points[key] = FrontierPoint(peaks[best], orders[best].recompute_ns, orders[best])
         return self._points[key]
 
 

@@ -15,8 +15,8 @@ from rematpass.solve.order import order_backward
 from rematpass.solve.program import Decision, Schedule
 from tests.programs import EXTERN, Builder
 
-NAMES = ["x", "a", "b", "t", "g", "h"]
-X, A, B, T, G, H = range(6)
+NAMES = ["x", "a", "b", "t", "g", "h", "k"]
+X, A, B, T, G, H, K = range(7)
 
 
 def program(**flags):
@@ -75,6 +75,24 @@ def test_kept_but_never_made():
 def test_a_backward_that_runs_in_the_forward():
     with pytest.raises(SplitError):
         check(program(), forward=(X, A, B, G), backward=(H,))
+
+
+@pytest.mark.parametrize(("backward", "may"), [((G, H, K), True), ((H, G, K), False), ((G, K, H), False)])
+def test_effects_keep_their_place(backward, may):
+    b = Builder()
+    b.given(8)
+    b.add(EXTERN, X, size=8, ns=1)
+    b.add(EXTERN, A, size=8, ns=1)
+    b.tangent(8)
+    b.add(EXTERN, T, B, size=8)
+    b.add(EXTERN, T, A, size=8, is_fixed=True)
+    b.add(EXTERN, T, X, size=8)
+    made = b.finish([B], [G, H, K])
+    if may:
+        check(made, backward=backward)
+    else:
+        with pytest.raises(SplitError, match="has effects and changed places"):
+            check(made, backward=backward)
 
 
 def test_lost_gradient():

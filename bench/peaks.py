@@ -1,0 +1,139 @@
+"""Is the predicted peak the measured one? Real steps under Inductor, architecture by architecture.
+
+In: small models that run on any CPU. Out: a table, and a result as JSON. Never measures time.
+
+    python -m bench.peaks [--cases llama_plain unet] [--budgets 5] [--device cpu] [--json [FILE]]
+
+Per model, budgets are spread from the fastest plan's peak to the smallest possible. The exit code is 1 when a measured
+peak is more than 1 % above its budget.
+"""
+
+from __future__ import annotations
+
+import argparse
+import gc
+import json
+import statistics
+import sys
+from collections.abc import Callable, Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+
+import rematpass
+from bench.conditions import describe_machine
+from bench.runnable import CASES, build
+from rematpass.check.measure import storage_bytes
+from rematpass.files import write_whole
+
+RESULT = Path(__file__).parent / "results" / "peaks_cpu.json"
+MIB = 2**20
+OVER = 1.01
+
+
+@dataclass(frozen=True)
+class Row:
+    """One step: its budget, and its peak as planned and as measured, all with parameters and batch."""
+
+    case: str
+    static_bytes: int
+    budget_bytes: int
+    predicted_bytes: int
+    measured_bytes: int
+
+    @property
+    def error(self) -> float:
+        """How far the prediction is from the measured peak; positive where too low."""
+        return self.measured_bytes / self.predicted_bytes - 1
+
+    @property
+    def is_over(self) -> bool:
+        """Whether the measured peak is more than 1 % above the budget."""
+        return self.measured_bytes > OVER * self.budget_bytes
+
+
+def measure_case(name: str, count: int, device: str) -> list[Row]:
+    """Rows at `count` budgets from the fastest plan to the smallest."""
+    model, inputs = build(name, device)
+    static = storage_bytes([*model.parameters(), *model.buffers(), *inputs])
+    largest = rematpass.plan(model, args=inputs, memory_budget="none").peak_bytes
+    smallest = find_smallest(model, inputs)
+    rows = []
+    for i in range(count):
+        budget = round(largest + (smallest - largest) * i / max(1, count - 1))
+        torch._dynamo.reset()
+        compiled = torch.compile(model, backend="rematpass", options={"memory_budget": budget})
+        measured = static + rematpass.measure_peak(_warm_step(model, compiled, inputs), device=device)
+        [plan] = rematpass.plans(compiled)
+        rows.append(Row(name, static, budget, plan.peak_bytes, measured))
+        print(format_row(rows[-1]), flush=True)
+    return rows
+
+
+def find_smallest(model: torch.nn.Module, inputs: tuple[torch.Tensor, ...]) -> int:
+    """The smallest peak any plan reaches."""
+    try:
+        rematpass.plan(model, args=inputs, memory_budget=1)
+    except rematpass.BudgetTooSmall as error:
+        return error.minimum_bytes
+    raise AssertionError("a budget of one byte was kept")
+
+
+def _warm_step(
+    model: torch.nn.Module, compiled: Callable[..., Any], inputs: Sequence[torch.Tensor]
+) -> Callable[[], None]:
+    def step() -> None:
+        model.zero_grad(set_to_none=True)
+        compiled(*inputs).backward()
+
+    step()
+    model.zero_grad(set_to_none=True)
+    gc.collect()
+    return step
+
+
+def format_row(row: Row) -> str:
+    """One line of the table."""
+    sizes = (row.static_bytes, row.budget_bytes, row.predicted_bytes, row.measured_bytes)
+    cells = " ".join(f"{size / MIB:9.2f}" for size in sizes)
+    return f"{row.case:18s} {cells}  {row.error:+7.1%}{'  OVER' if row.is_over else ''}"
+
+
+def summarise(rows: Sequence[Row]) -> dict[str, float]:
+    """Median and worst error, and the largest excess over a budget."""
+    errors = [abs(row.error) for row in rows]
+    return {
+        "median_error": statistics.median(errors),
+        "worst_error": max(errors),
+        "largest_excess": max(row.measured_bytes / row.budget_bytes - 1 for row in rows),
+        "architectures": len({row.case for row in rows}),
+        "steps": len(rows),
+    }
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Measure, print, write."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--cases", nargs="+", choices=list(CASES), default=list(CASES), metavar="CASE")
+    parser.add_argument("--budgets", type=int, default=5)
+    parser.add_argument("--device", default="cpu")
+    parser.add_argument("--json", nargs="?", type=Path, const=RESULT, metavar="FILE")
+    chosen = parser.parse_args(argv)
+    print(f"{'case':18s} {'static':>9s} {'budget':>9s} {'predicted':>9s} {'measured':>9s}  {'error':>7s}   (MiB)")
+    rows = [row for name in chosen.cases for row in measure_case(name, chosen.budgets, chosen.device)]
+    summary = summarise(rows)
+    print(
+        f"{summary['architectures']} architectures, {summary['steps']} steps: median error "
+        f"{summary['median_error']:.1%}, worst {summary['worst_error']:.1%}, "
+        f"at most {summary['largest_excess']:+.1%} over a budget"
+    )
+    if chosen.json:
+        record = {"conditions": describe_machine(), "device": chosen.device, "summary": summary}
+        write_whole(chosen.json, json.dumps({**record, "rows": [asdict(row) for row in rows]}, indent=1) + "\n")
+    return 1 if any(row.is_over for row in rows) else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,75 @@
+"""When the ops of a backward should run: at their place, when asked for, or at the end.
+
+In: a `Program`. Out: `Urgency`, the same for all its plans. Never looks at a plan.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from .program import Kind, Program
+
+_UNPAID = (Kind.INPUT, Kind.SYMBOL)
+
+
+@dataclass(frozen=True)
+class Urgency:
+    """Per op of a program: `is_anchor`, runs in the given order; `is_late`, waits for the end."""
+
+    is_anchor: list[bool]
+    is_late: list[bool]
+
+
+def find_urgency(program: Program) -> Urgency:
+    """Anchors free what they allocate or are read by nobody; late is what is larger than all it is made from."""
+    count = len(program)
+    freed_by, read_bytes = _freed_by(program)
+    returned = set(program.backward_outputs)
+    readers = [0] * count
+    for v in range(count):
+        for u in program.inputs[v]:
+            readers[u] += program.is_backward[v]
+    is_leaf = [False] * count
+    for v in range(count - 1, -1, -1):
+        is_leaf[v] = program.is_backward[v] and not readers[v]
+    is_late = _late(program, returned, read_bytes)
+    is_anchor = [
+        program.is_backward[v] and program.kind[v] not in _UNPAID and (is_leaf[v] or freed_by[v] >= size)
+        for v, size in enumerate(program.size_bytes)
+    ]
+    return Urgency([a and not late for a, late in zip(is_anchor, is_late, strict=True)], is_late)
+
+
+def _freed_by(program: Program) -> tuple[list[int], list[int]]:
+    """Per backward op: bytes of storages it is the last to read, and of all it reads, inputs of the graph left out."""
+    last: dict[int, int] = {}
+    for v in range(len(program)):
+        if program.is_backward[v] and program.kind[v] is not Kind.VIEW:
+            last.update((program.root[u], v) for u in program.inputs[v])
+    kept = {program.root[v] for v in program.backward_outputs}
+    freed, read = [0] * len(program), [0] * len(program)
+    for r, v in last.items():
+        freed[v] += program.size_bytes[r] if r not in kept else 0
+    for v in range(len(program)):
+        read[v] = sum(program.size_bytes[r] for r in {program.root[u] for u in program.inputs[v]})
+    return freed, read
+
+
+def _late(program: Program, returned: set[int], read_bytes: list[int]) -> list[bool]:
+    """Gradients larger than all they are made from, and the views of them that are returned."""
+    readers: dict[int, list[int]] = {}
+    for v, reads in enumerate(program.inputs):
+        for u in reads:
+            readers.setdefault(u, []).append(v)
+    only_returned = [False] * len(program)
+    for v in range(len(program) - 1, -1, -1):
+        after = readers.get(v, [])
+        is_end = all(program.kind[r] is Kind.VIEW and only_returned[r] for r in after)
+        only_returned[v] = is_end and (v in returned or bool(after))
+    is_late = [False] * len(program)
+    for v, kind in enumerate(program.kind):
+        if not program.is_backward[v] or program.is_fixed[v] or not only_returned[v] or kind in _UNPAID:
+            continue
+        is_large = kind is not Kind.PART and program.size_bytes[v] > read_bytes[v]
+        is_late[v] = any(is_late[u] for u in program.inputs[v]) if kind is Kind.VIEW else is_large
+    return is_late
