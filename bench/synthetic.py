@@ -124,6 +124,7 @@ def _finish(tape: _Tape, loss: int, gradients: list[int]) -> Program:
         may_recompute=(True,) * count,
         may_keep=tuple(kind is not Kind.VIEW for kind in tape.kind),
         is_heavy=tuple(is_heavy),
+        is_drawn=(False,) * count,
         forward_outputs=(loss,),
         backward_outputs=tuple(gradients),
         static_bytes=48 * KIB * sum(kind is Kind.INPUT for kind in tape.kind),

@@ -56,6 +56,7 @@ class Builder:
             may_keep=tuple(row.get("may_keep", True) for row in rows),
             is_fixed=tuple(row.get("is_fixed", False) for row in rows),
             is_heavy=tuple(row.get("is_heavy", False) for row in rows),
+            is_drawn=tuple(row.get("is_drawn", False) for row in rows),
             forward_outputs=tuple(forward_outputs),
             backward_outputs=tuple(backward_outputs),
             static_bytes=self.static_bytes,

@@ -98,8 +98,9 @@ def _forward_op(draw: st.DrawFn, b: Builder, values: list[int]) -> int:
         parts = [b.add(PART, several, size=size) for size in sizes]
         values.append(parts[0])
         return parts[1]
-    is_heavy = kind is POINTWISE and draw(st.booleans())
-    return b.add(kind, *inputs, size=draw(SIZES), ns=draw(TIMES), is_heavy=is_heavy, **flags)
+    if kind is POINTWISE:
+        flags |= {"is_heavy": draw(st.booleans()), "is_drawn": draw(st.integers(0, 5)) == 0}
+    return b.add(kind, *inputs, size=draw(SIZES), ns=draw(TIMES), **flags)
 
 
 def _backward_op(
@@ -119,7 +120,8 @@ def _backward_op(
             helpers.append(b.view(helpers[-1]))
         reads.append(helpers[-1])
     inputs = tuple(dict.fromkeys([gradient, *reads]))
-    return b.add(kind, *inputs, size=draw(GRADIENT_SIZES), ns=draw(TIMES))
+    is_fixed = draw(st.integers(0, 9)) == 0
+    return b.add(kind, *inputs, size=draw(GRADIENT_SIZES), ns=draw(TIMES), is_fixed=is_fixed)
 
 
 def _without_dead_code(b: Builder, outputs: list[int], returned: list[int], is_fusing: bool) -> Program:

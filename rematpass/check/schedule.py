@@ -67,7 +67,7 @@ def _run_backward(
 
 
 def _check_effects(program: Program, decision: Decision, names: Sequence[str]) -> None:
-    """What has effects runs after every op of the backward that comes before it in the given order, and before the rest."""
+    """What has effects keeps its place: between the same ops of the backward as in the given order."""
     ops = [v for v in decision.schedule.backward if program.is_backward[v] and program.kind[v] is not Kind.SYMBOL]
     latest = -1
     waiting = sorted(ops, reverse=True)

@@ -14,8 +14,8 @@ from ..errors import SplitError
 from ..solve.program import Kind, Program, Schedule
 
 _FROM_MEMORY = (Kind.EXTERN, Kind.PART)
-# What Inductor stores though it could be fused: it reads more than this, with several readers, and with any (2.13).
-_MOST_READS_SHARED, _MOST_READS = 4, 8
+# What Inductor stores though it could be fused: it has several readers and reads more than this (2.13).
+_MOST_READS_SHARED = 4
 
 
 def check_timeline(
@@ -78,7 +78,9 @@ class _Storage:
     size: int
     reads: list[int]
     readers: list[int] = field(default_factory=list)
+    outside: set[int] = field(default_factory=set)
     is_fused: bool = False
+    is_heavy: bool = False
     needed_until: int = -1
 
 
@@ -99,8 +101,7 @@ class _Half:
             root = self._program.root[v]
             if root not in owner:
                 owner[root] = len(self._storages)
-                is_static = self._program.kind[root] is Kind.INPUT and not self._program.is_backward[root]
-                size = 0 if is_static else self._program.size_bytes[root]
+                size = 0 if self._is_input(root) else self._program.size_bytes[root]
                 self._storages.append(_Storage(v, -1, size, []))
             self.place[v] = owner[root]
 
@@ -120,10 +121,15 @@ class _Half:
             new = len(self._storages)
             for s in reads:
                 self._storages[s].readers.append(new)
-            self._storages.append(_Storage(v, len(self._ops), self._program.size_bytes[v], reads))
+            storage = _Storage(v, len(self._ops), self._program.size_bytes[v], reads)
+            storage.outside = {base for u in inputs if self._is_input(base := self._program.root[u])}
+            self._storages.append(storage)
             self.place[v] = new
             self._made_by.append(new)
         self._ops.append(v)
+
+    def _is_input(self, v: int) -> bool:
+        return self._program.kind[v] is Kind.INPUT and not self._program.is_backward[v]
 
     def places(self, values: Iterable[int]) -> list[int]:
         """Where values live at the end, those outside left out."""
@@ -152,19 +158,34 @@ class _Half:
 
     def _fuse(self, held: set[int | None]) -> dict[int, set[int]]:
         """Mark what never reaches memory; returns, for stored pointwise results, what they read in the end."""
-        ultimate: dict[int, set[int]] = {}
+        program, ultimate = self._program, dict[int, set[int]]()
+        drawn = []
         for i, storage in enumerate(self._storages):
-            if storage.born < 0 or self._program.kind[storage.op] is not Kind.POINTWISE:
+            if storage.born < 0 or program.kind[storage.op] is not Kind.POINTWISE:
                 continue
-            reads = [ultimate[s] if self._storages[s].is_fused else {s} for s in storage.reads]
-            ultimate[i] = set().union(*reads)
-            kinds = [self._program.kind[self._storages[r].op] for r in storage.readers]
+            fused = [s for s in storage.reads if self._storages[s].is_fused]
+            ultimate[i] = (set(storage.reads) - set(fused)).union(*(ultimate[s] for s in fused))
+            storage.outside.update(*(self._storages[s].outside for s in fused))
+            storage.is_heavy = program.is_heavy[storage.op] or any(self._storages[s].is_heavy for s in fused)
+            kinds = [program.kind[self._storages[r].op] for r in storage.readers]
             is_needed = i in held or any(kind in _FROM_MEMORY for kind in kinds)
             is_shared = len(kinds) > 1
-            most = _MOST_READS_SHARED if is_shared else _MOST_READS
-            is_costly = is_shared and self._program.is_heavy[storage.op]
-            storage.is_fused = not is_needed and not is_costly and len(ultimate[i]) <= most
+            most = _MOST_READS_SHARED if is_shared else program.most_reads
+            is_fusible = len(ultimate[i]) + len(storage.outside) <= most and not (is_shared and storage.is_heavy)
+            storage.is_fused = is_fusible and not is_needed and not program.is_drawn[storage.op]
+            storage.is_heavy = storage.is_heavy and storage.is_fused
+            if program.is_drawn[storage.op] and not is_needed:
+                drawn.append(storage)
+        for storage in drawn:
+            storage.is_fused = len(self._kernels(storage)) == 1
         return {i: reads for i, reads in ultimate.items() if not self._storages[i].is_fused}
+
+    def _kernels(self, storage: _Storage) -> set[int]:
+        """The stored results that are made from a storage, directly or through fused ones."""
+        ends: set[int] = set()
+        for r in storage.readers:
+            ends |= self._kernels(self._storages[r]) if self._storages[r].is_fused else {r}
+        return ends
 
     def _find_ends(self, held: set[int | None]) -> None:
         """The last moment each storage is read; a fused result is read when its readers run."""

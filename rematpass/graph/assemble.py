@@ -6,6 +6,7 @@ Never decides.
 
 from __future__ import annotations
 
+from .. import torch_compat
 from ..cost.values import Prices, ValueWork
 from ..solve.program import Kind, Program
 from .capture import JointProgram
@@ -77,10 +78,12 @@ def build_program(
         may_keep=tuple(r is None for r in constraints.no_keep),
         is_fixed=constraints.has_effects,
         is_heavy=tuple(v.is_heavy for v in values),
+        is_drawn=tuple(v.is_drawn for v in values),
         forward_outputs=tuple(o for o in joint.forward_outputs if o is not None),
         backward_outputs=tuple(o for o in joint.backward_outputs if o is not None),
         static_bytes=facts.static_bytes + facts.relaid_bytes,
         is_fusing=is_fusing,
+        most_reads=torch_compat.most_reads(facts.device_type),
     )
 
 

@@ -30,7 +30,8 @@ class Constraints:
     """Per value: why it must not be recomputed, why it cannot be kept, what the user would rather have; or None.
 
     `unknown_ops`: custom operators kept because nobody declared them, with the number of calls. `pinned`: the values
-    that only a wish of the user keeps. `has_effects`: its operator writes, draws, talks to other ranks, or nobody knows.
+    that only a wish of the user keeps. `has_effects`: its operator writes, draws, talks to other ranks, or is
+    unknown.
     """
 
     no_recompute: tuple[str | None, ...]

@@ -18,7 +18,7 @@ from ..declared import DeclaredOp
 from ..solve.program import Kind
 from .capture import JointProgram
 from .flops import count_flops, tensors_in
-from .op_traits import base_name, is_heavy, kind_of
+from .op_traits import base_name, is_drawn, is_heavy, kind_of
 from .sizes import OpenSize, concrete, open_sizes
 from .workspace import relaid_bytes, workspace_bytes
 
@@ -46,6 +46,7 @@ class ValueFacts:
     flops: int
     workspace_bytes: int
     is_heavy: bool
+    is_drawn: bool
     module: str
     source: str
     labels: tuple[str, ...] = ()
@@ -125,6 +126,7 @@ def _describe(
         flops=count_flops(node, declared) if node.op == "call_function" else 0,
         workspace_bytes=0,
         is_heavy=is_heavy(node),
+        is_drawn=is_drawn(node),
         module=module_path(node),
         source=source_line(node),
     )

@@ -35,9 +35,9 @@ _REDUCTION = words(
     "sum var var_mean _unsafe_index_put _softmax _log_softmax adaptive_avg_pool2d _adaptive_avg_pool2d",
 )
 _VIEW = frozenset(("_unsafe_view", "reshape"))
-_HEAVY = words(
-    "exp sigmoid tanh erf log sin cos pow expm1 log1p gelu rsqrt atan2 lgamma digamma",
-)
+# What Inductor takes for expensive on a CPU (`StorageBox.should_realize_on_reuse`, 2.13).
+_HEAVY = words("exp sigmoid tanh log log10 log1p log2")
+_DRAWN = words("inductor_random")
 
 
 @cache
@@ -90,8 +90,15 @@ def _kind_of_target(target: object) -> Kind:
 
 
 def is_heavy(node: fx.Node) -> bool:
-    """A transcendental function: Inductor on CPU stores it when it has several readers."""
-    return base_name(node.target) in _HEAVY
+    """A transcendental function: Inductor on CPU stores what has one inside when it has several readers."""
+    value = node.meta.get("val")
+    is_on_cpu = not isinstance(value, torch.Tensor) or value.device.type in ("cpu", "meta")
+    return is_on_cpu and base_name(node.target) in _HEAVY
+
+
+def is_drawn(node: fx.Node) -> bool:
+    """Random numbers; Inductor (`inductor_random` in lowering.py, 2.13) stores what several kernels need."""
+    return base_name(node.target) in _DRAWN
 
 
 def inner_nodes(node: fx.Node) -> Iterator[fx.Node]:

@@ -10,7 +10,7 @@ import math
 import torch
 from torch import fx
 
-from ..torch_compat import num_threads
+from ..torch_compat import has_onednn, num_threads
 from .op_traits import base_name
 from .sizes import concrete
 
@@ -91,9 +91,7 @@ def _cpu_convolution(node: fx.Node) -> int:
 def _is_channels_last(node: fx.Node) -> bool:
     """Whether Inductor (2.11 to 2.15, `GraphLowering.decide_layout_opt`) lays out its tensors channels last."""
     tensors = [_tensor(node, i) for i in (0, 1)]
-    return torch.backends.mkldnn.is_available() and all(
-        t is not None and t.device.type == "cpu" and t.ndim == IMAGE_RANK for t in tensors
-    )
+    return has_onednn() and all(t is not None and t.device.type == "cpu" and t.ndim == IMAGE_RANK for t in tensors)
 
 
 def _cpu_convolution_channels_last(node: fx.Node) -> int:

@@ -11,7 +11,7 @@ everything.
 
 from __future__ import annotations
 
-from collections.abc import Sequence, Set
+from collections.abc import Container, Sequence, Set
 from dataclasses import dataclass
 
 import numpy as np
@@ -21,9 +21,8 @@ from .program import Kind, Program, Schedule
 from .trace import Trace, kept_values, trace_sequence
 
 # Inductor stores a pointwise result that reads more than 4 buffers and has several readers
-# (`realize_reads_threshold`), or more than 8 whoever reads it (`realize_acc_reads_threshold`); torch 2.13 defaults.
+# (`realize_reads_threshold`), or more than `Program.most_reads` whoever reads it; torch 2.13 defaults.
 SHARED_READS = 4
-READS = 8
 
 
 @dataclass(frozen=True)
@@ -132,7 +131,7 @@ def _find_lives(program: Program, trace: Trace, final: IntArray, free: IntArray 
     runs_at, end = _find_ends(trace, is_stored, is_final)
     for i, read in sources.items():
         same = size[i]
-        if is_stored[i] and same and any(end[d] == i and size[d] == same for d in read):
+        if is_stored[i] and same and any(d >= 0 and end[d] == i and size[d] == same for d in read):
             taken[i] = same
     return Lives(size, is_stored, runs_at, end, taken)
 
@@ -159,24 +158,46 @@ def _find_stored(
     kind = tables.kind[trace.ops]
     kind[: trace.given] = Kind.INPUT
     pointwise = np.flatnonzero(kind == Kind.POINTWISE)
-    limit = np.where(readers > 1, np.where(tables.is_heavy[trace.ops], -1, SHARED_READS), READS)
+    limit = np.where(readers > 1, SHARED_READS, program.most_reads)
     limit[needed] = -1  # stored whatever it reads
     starts = np.searchsorted(trace.readers, pointwise).tolist()
     stops = np.searchsorted(trace.readers, pointwise, side="right").tolist()
     flat = trace.reads.tolist()
+    ops, shared = trace.ops[pointwise].tolist(), (readers[pointwise] > 1).tolist()
     sources: dict[int, Sequence[int] | Set[int]] = {}
     fused: dict[int, Sequence[int] | Set[int]] = {}
-    for i, start, stop, most in zip(pointwise.tolist(), starts, stops, limit[pointwise].tolist(), strict=True):
-        read: Sequence[int] | Set[int] = flat[start:stop]
+    heavy: set[int] = set()
+    rows = zip(pointwise.tolist(), ops, starts, stops, limit[pointwise].tolist(), shared, strict=True)
+    for i, op, start, stop, most, is_shared in rows:
+        read: Sequence[int] | Set[int] = (*flat[start:stop], *program.outside[op])
+        is_costly = program.is_heavy[op] or not heavy.isdisjoint(read)
         if not fused.keys().isdisjoint(read):
             read = set().union(*(fused.get(u, (u,)) for u in read))
-        if len(read) <= most:
+        if len(read) <= most and not (is_costly and is_shared) and not program.is_drawn[op]:
             fused[i] = read
+            if is_costly:
+                heavy.add(i)
         else:
             sources[i] = read
+    for i in [i for i in sources if program.is_drawn[int(trace.ops[i])] and not needed[i]]:
+        if _kernels(trace, fused, i) == 1:
+            fused[i] = sources.pop(i)
     is_stored = np.ones(count, dtype=bool)
     is_stored[list(fused)] = False
     return is_stored, sources
+
+
+def _kernels(trace: Trace, fused: Container[int], i: int) -> int:
+    """How many stored results are made from `i`, directly or through what is fused."""
+    found: set[int] = set()
+    stack = [i]
+    while stack:
+        for reader in trace.readers[trace.reads == stack.pop()].tolist():
+            if reader in fused:
+                stack.append(reader)
+            else:
+                found.add(reader)
+    return len(found)
 
 
 def _find_ends(trace: Trace, is_stored: BoolArray, is_final: BoolArray) -> tuple[IntArray, IntArray]:

@@ -258,6 +258,7 @@ def _to_program(problem: Problem, is_backward: list[bool], *, has_two_halves: bo
         may_keep=(True,) * count,
         is_fixed=(True,) * count,  # sequences keep the given order
         is_heavy=(False,) * count,
+        is_drawn=(False,) * count,
         forward_outputs=(),
         backward_outputs=tuple(problem.outputs),
         static_bytes=0,

@@ -51,11 +51,13 @@ class Program:
         in_forward: per op, the forward runs it whatever the plan. Neither: runs only where the backward wants it.
         may_recompute: per op; False forces its value to be kept when the backward needs it.
         may_keep: per op; False forces its value to be recomputed from its inputs.
-        is_fixed: per op, has effects or draws numbers: no op of the backward may run on the other side of it than given.
-        is_heavy: per op, an expensive pointwise function that a fusing executor stores when it has several readers.
+        is_fixed: per op, has effects or draws numbers: other ops of the backward stay on their side of it.
+        is_heavy: per op, an expensive pointwise function: what has one inside is stored when it has several readers.
+        is_drawn: per op, random numbers: stored unless a single kernel needs them.
         forward_outputs, backward_outputs: values returned to the caller.
         static_bytes: inputs of the forward, live throughout.
         is_fusing: the executor fuses pointwise ops (a compiler), or runs one op at a time.
+        most_reads: a fusing executor stores a pointwise result that is made from more tensors.
     """
 
     kind: tuple[Kind, ...]
@@ -70,10 +72,12 @@ class Program:
     may_keep: tuple[bool, ...]
     is_fixed: tuple[bool, ...]
     is_heavy: tuple[bool, ...]
+    is_drawn: tuple[bool, ...]
     forward_outputs: tuple[int, ...]
     backward_outputs: tuple[int, ...]
     static_bytes: int
     is_fusing: bool
+    most_reads: int = 8
 
     def __len__(self) -> int:
         return len(self.kind)
@@ -105,8 +109,18 @@ class Program:
             self.may_recompute,
             self.may_keep,
             self.is_heavy,
+            self.is_drawn,
+            tuple(map(len, self.outside)),
         )
         return tuple(zip(*columns, strict=True))
+
+    @cached_property
+    def outside(self) -> tuple[tuple[int, ...], ...]:
+        """Per op, the inputs of the forward it reads, also through views, each as -1 - its number."""
+        is_outside = [k is Kind.INPUT and not b for k, b in zip(self.kind, self.is_backward, strict=True)]
+        return tuple(
+            tuple(dict.fromkeys(-1 - self.root[u] for u in reads if is_outside[self.root[u]])) for reads in self.inputs
+        )
 
     @cached_property
     def needs(self) -> tuple[tuple[int, ...], ...]:

@@ -6,6 +6,7 @@ In: torch, 2.11 to 2.15. Out: small functions with stable names and meanings. Ne
 from __future__ import annotations
 
 import sys
+from typing import Any
 
 import torch
 from torch._dynamo.exc import ShortenTraceback, Unsupported  # 2.11-2.15
@@ -65,6 +66,7 @@ __all__ = [
     "evaluated",
     "extract_halves",
     "half_tag",
+    "has_onednn",
     "inductor_keys",
     "is_must_be_in_backward",
     "is_must_be_in_forward",
@@ -72,6 +74,7 @@ __all__ = [
     "leaves",
     "makes_unbacked_size",
     "mode_patches",
+    "most_reads",
     "mutated_input_positions",
     "name_traced",
     "num_threads",
@@ -97,6 +100,24 @@ def torch_version() -> str:
 def num_threads() -> int:
     """Threads that CPU kernels use now; their scratch grows with it."""
     return int(torch.get_num_threads())
+
+
+def has_onednn() -> bool:
+    """Whether convolutions on the CPU are oneDNN's (2.11-2.15)."""
+    return bool(torch._C._has_mkldnn)
+
+
+def most_reads(device_type: str) -> int:
+    """How many tensors Inductor lets a pointwise result be made from before it stores it (2.11-2.15)."""
+    from torch._inductor import config
+
+    settings: Any = config
+    own = settings.realize_acc_reads_threshold
+    if own is not None:
+        return int(own)
+    if device_type == "cpu" and hasattr(settings, "realize_cpu_acc_reads_threshold"):
+        return int(settings.realize_cpu_acc_reads_threshold)
+    return int(getattr(settings, "_realize_acc_reads_threshold_default", 8))
 
 
 def python_version() -> str:
