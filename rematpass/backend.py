@@ -64,7 +64,7 @@ class Partitioner(torch_compat.CustomPartitionerFn):
     def _split(
         self, gm: fx.GraphModule, joint_inputs: Sequence[object], num_fwd_outputs: int, static: list[int] | None
     ) -> Halves:
-        joint = capture_joint(gm, num_fwd_outputs, static)
+        joint = capture_joint(gm, num_fwd_outputs, static, is_fusing=self._settings.is_fusing)
         if needs_plan(joint):
             try:
                 planned = plan_and_split(joint, self._settings, f"graph {len(_noted())}")
@@ -88,7 +88,9 @@ class Partitioner(torch_compat.CustomPartitionerFn):
     ) -> T:
         """What `use` makes of the joint graph that the hook is handed."""
         with errors_pass():
-            joint = capture_joint(gm, num_fwd_outputs, static_lifetime_input_indices)
+            joint = capture_joint(
+                gm, num_fwd_outputs, static_lifetime_input_indices, is_fusing=self._settings.is_fusing
+            )
             if not needs_plan(joint):
                 raise RematError("nothing to plan: no parameter or input of the model needs a gradient")
             return use(joint, self._settings)

@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from torch import fx
 
 from .. import torch_compat
+from .fold import fold_sums
 from .merge import merge_equal
 from .op_traits import is_random
 
@@ -44,17 +45,23 @@ class JointProgram:
         return len(self.forward_outputs)
 
 
-def capture_joint(gm: fx.GraphModule, num_fwd_outputs: int, static_indices: list[int] | None) -> JointProgram:
+def capture_joint(
+    gm: fx.GraphModule, num_fwd_outputs: int, static_indices: list[int] | None, *, is_fusing: bool = False
+) -> JointProgram:
     """Clean the joint graph and tell forward from backward.
 
     Args:
         gm: joint module; placeholders named primals* and tangents*; its graph is replaced by the cleaned one.
         num_fwd_outputs: how many of the outputs the forward returns.
         static_indices: positions among the primals of parameters and buffers.
+        is_fusing: Inductor runs the halves.
     """
     merge_equal(gm)
-    nodes = tuple(n for n in gm.graph.nodes if n.op != "output")
-    ids = {node: i for i, node in enumerate(nodes)}
+    nodes, ids = _number(gm)
+    if is_fusing:  # sums of the forward stay: users name, pin and tag its products
+        side = _backward_side(nodes, ids)
+        fold_sums(gm, [node for node, is_backward in zip(nodes, side, strict=True) if is_backward])
+        nodes, ids = _number(gm)
     output = next(n for n in gm.graph.nodes if n.op == "output")
     outputs = tuple(ids[leaf] if isinstance(leaf, fx.Node) else None for leaf in torch_compat.leaves(output.args))
     primals = [i for i, n in enumerate(nodes) if n.op == "placeholder" and not _is_backward_input(n)]
@@ -69,6 +76,11 @@ def capture_joint(gm: fx.GraphModule, num_fwd_outputs: int, static_indices: list
         static_inputs=tuple(primals[i] for i in static_indices or [] if i < len(primals)),
         mutated_inputs=_mutated(gm, nodes, ids, primals),
     )
+
+
+def _number(gm: fx.GraphModule) -> tuple[tuple[fx.Node, ...], dict[fx.Node, int]]:
+    nodes = tuple(n for n in gm.graph.nodes if n.op != "output")
+    return nodes, {node: i for i, node in enumerate(nodes)}
 
 
 def _is_backward_input(node: fx.Node) -> bool:

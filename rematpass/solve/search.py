@@ -225,6 +225,7 @@ class Frontier:
         ops = [v for v in schedule.backward if program.tables.is_paid[v]]
         at = max(0, timeline.peak_position - len(timeline.forward_bytes))
         places = [i for i, v in enumerate(ops) if program.is_backward[v] and self.bound.is_certain(v)]
+        places = [i for i in places if self.bound.leads_on(ops[i])] or places
         return [ops[i] for i in sorted(places, key=lambda i: abs(i - at))[:BOUND_MOMENTS]]
 
     def next_faster(self, point: FrontierPoint) -> FrontierPoint | None:

@@ -85,6 +85,8 @@ class _Writer:
         self._may_hurry = [not program.is_fixed[op] and not program.urgency.is_late[op] for op in backward]
         self._written = [False] * len(backward)
         self._first_left = 0
+        fixed = [i for i, op in enumerate(backward) if program.is_fixed[op]]
+        self._barriers = [*reversed(fixed)]
         self.order: list[int] = []
 
     def run(self, i: int) -> None:
@@ -106,6 +108,8 @@ class _Writer:
         """Everything left before `end`, in the given order."""
         for i in range(self._first_left, end):
             self.run(i)
+        while self._barriers and self._barriers[-1] < end:
+            self._barriers.pop()
         self._first_left = max(self._first_left, end)
 
     def _write(self, i: int) -> None:
@@ -123,7 +127,9 @@ class _Writer:
             pending += reversed(self._links.parts.get(now, ()))
 
     def _should_hurry(self, i: int) -> bool:
-        """Whether all it reads is there and running it frees at least what it allocates."""
+        """Whether all it reads is there and running it frees at least what it allocates, nothing fixed in between."""
+        if self._barriers and i > self._barriers[-1]:
+            return False
         if self._written[i] or not self._may_hurry[i] or not all(map(self._written.__getitem__, self._links.reads[i])):
             return False
         left = self._links.left

@@ -1,0 +1,52 @@
+"""Sums of products are written as they will run."""
+
+import torch
+from torch import fx
+from torch.fx.experimental.proxy_tensor import make_fx
+
+from rematpass.graph.fold import fold_sums
+
+aten = torch.ops.aten
+
+
+def folded(function, *shapes, dtype=torch.float32):
+    torch.manual_seed(0)
+    arguments = [torch.randn(*shape, dtype=dtype) for shape in shapes]
+    graph = make_fx(function, tracing_mode="fake")(*arguments)
+    before = fx.GraphModule(graph, fx.Graph())
+    before.graph.output(before.graph.graph_copy(graph.graph, {}))
+    before.recompile()
+    fold_sums(graph, list(graph.graph.nodes))
+    graph.graph.lint()
+    return graph, arguments, [node.target for node in graph.graph.nodes if node.op == "call_function"]
+
+
+def test_a_sum_with_what_is_there_becomes_one_product():
+    graph, (c, a, b), targets = folded(lambda c, a, b: c.sin() + a.mm(b), (3, 5), (3, 4), (4, 5))
+    assert targets == [aten.sin.default, aten.addmm.default]
+    torch.testing.assert_close(graph(c, a, b), c.sin() + a.mm(b))
+
+
+def test_a_sum_with_what_comes_later_is_left_to_its_place_bit_by_bit():
+    for dtype in (torch.float32, torch.bfloat16):
+        graph, (c, a, b), targets = folded(lambda c, a, b: a.mm(b) + c.sin(), (3, 5), (3, 4), (4, 5), dtype=dtype)
+        assert targets == [aten.mm.default, aten.sin.default, aten.sub.Tensor]
+        assert torch.equal(graph(c, a, b), a.mm(b) + c.sin())
+
+
+def test_of_two_products_the_later_one_takes_the_sum():
+    graph, (a, b, c), targets = folded(lambda a, b, c: a.mm(b) + a.mm(c), (3, 4), (4, 5), (4, 5))
+    assert targets == [aten.mm.default, aten.addmm.default]
+    torch.testing.assert_close(graph(a, b, c), a.mm(b) + a.mm(c))
+
+
+def test_what_inductor_leaves_alone_stays():
+    shapes = (3, 5), (3, 4), (4, 5)
+    for function in (
+        lambda c, a, b: (c + (p := a.mm(b))) * p,  # the product has another reader
+        lambda c, a, b: c[0] + a.mm(b),  # a row for all
+        lambda c, a, b: torch.add(c, a.mm(b), alpha=2),
+        lambda c, a, b: 2 + a.mm(b) * c,
+    ):
+        assert aten.mm.default in folded(function, *shapes)[2]
+        assert not {aten.addmm.default, aten.sub.Tensor} & set(folded(function, *shapes)[2])
