@@ -7,10 +7,12 @@ import platform
 from datetime import UTC, datetime
 from typing import Any
 
+import torch
+
 from rematpass.demo.machine import cpu_name
 from rematpass.report.doctor import find_version
 
-PACKAGES = ("rematpass", "torch", "numpy", "scipy", "networkx")
+PACKAGES = ("rematpass", "torch", "numpy", "scipy", "networkx", "transformers")
 
 
 def describe_machine() -> dict[str, Any]:
@@ -21,3 +23,9 @@ def describe_machine() -> dict[str, Any]:
         "versions": {**versions, "python": platform.python_version()},
         "hardware": {"cpu": cpu_name(), "cores": os.cpu_count(), "system": platform.system()},
     }
+
+
+def describe_device(device: torch.device) -> dict[str, Any]:
+    """What the steps ran on: the GPU's name or "cpu", and the threads of the processor."""
+    name = torch.cuda.get_device_name(device) if device.type == "cuda" else "cpu"
+    return {"device": name, "threads": torch.get_num_threads()}
