@@ -32,6 +32,7 @@ from rematpass.report.progress import drop_stderr_lines
 RATIOS = (0.8, 0.5, 0.3, 0.2, 0.1, 0.05)
 EAGER, COMPILE, CHECKPOINT = "eager", "torch.compile", "eager, checkpoint per block"
 FASTEST, SMALLEST = "fastest", "smallest"
+OURS = "rematpass"
 
 # What a selective policy saves: products, convolutions, attention; the rest is cheap to compute again.
 _SAVED = (
@@ -78,7 +79,7 @@ PEERS = (
 
 def our_variant(label: str, memory_budget: str | int) -> Variant:
     """Ours at a budget: "none" or bytes."""
-    return Variant(f"rematpass, {label}", is_compiled=True, memory_budget=memory_budget)
+    return Variant(f"{OURS}, {label}", is_compiled=True, memory_budget=memory_budget)
 
 
 @dataclass
