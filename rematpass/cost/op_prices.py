@@ -6,8 +6,8 @@ Never measures, never imports torch.
 
 from __future__ import annotations
 
+import hashlib
 import json
-import math
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -51,8 +51,25 @@ class OpPrices:
             raise OptionError(f"operator times: not JSON ({error}). Try: measure them again") from error
         _require_shape(data)
         for op, time_ns in data["nanoseconds"].items():
-            _require_time(op, time_ns)
+            require_time(op, time_ns)
         return cls(data["device"], data["torch_version"], tuple(sorted(data["nanoseconds"].items())))
+
+
+@dataclass(frozen=True, slots=True)
+class PriceBook:
+    """Where the measured times of a plan come from. Hashable and picklable: it is part of the settings.
+
+    Attributes:
+        known: times from a file; none for a folder.
+        source: that file, or the folder where times are kept, one file an operator.
+        is_open: what is not there yet is measured and added.
+        identity: equal for equal times. A folder's times never change once they are there, so that its own name does.
+    """
+
+    known: OpPrices
+    source: str
+    is_open: bool
+    identity: str
 
 
 def read_prices(path: str | Path) -> OpPrices:
@@ -79,6 +96,18 @@ def write_prices(prices: OpPrices, path: str | Path) -> None:
     write_whole(Path(path).expanduser(), prices.to_json() + "\n")
 
 
+def file_book(path: str, prices: OpPrices) -> PriceBook:
+    """The book that a file is: nothing is added to it."""
+    return PriceBook(prices, path, is_open=False, identity=hashlib.sha256(prices.to_json().encode()).hexdigest())
+
+
+def require_time(op: str, time_ns: Any) -> None:
+    """Refuse anything but a whole number of nanoseconds above 0, or None where nothing could be measured."""
+    is_number = isinstance(time_ns, int) and not isinstance(time_ns, bool)
+    if time_ns is not None and not (is_number and time_ns > 0):
+        raise OptionError(f"operator times: {op} takes {time_ns!r} ns; it must be a whole number above 0, or null")
+
+
 def _require_shape(data: Any) -> None:
     if not isinstance(data, dict) or set(data) != set(_KEYS):
         found = sorted(data) if isinstance(data, dict) else type(data).__name__
@@ -90,10 +119,3 @@ def _require_shape(data: Any) -> None:
             raise OptionError(f"operator times: {key} is {data[key]!r}; it must be a non-empty string")
     if not isinstance(data["nanoseconds"], dict):
         raise OptionError(f"operator times: nanoseconds is {data['nanoseconds']!r}; it must map operators to numbers")
-
-
-def _require_time(op: str, time_ns: Any) -> None:
-    is_number = isinstance(time_ns, int | float) and not isinstance(time_ns, bool)
-    if time_ns is None or (is_number and math.isfinite(time_ns) and time_ns > 0 and time_ns == int(time_ns)):
-        return
-    raise OptionError(f"operator times: {op} takes {time_ns!r} ns; it must be a whole number above 0, or null")

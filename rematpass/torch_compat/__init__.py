@@ -22,6 +22,7 @@ from .compiler import (
     current_compile_wrapper,
     inductor_keys,
     mode_patches,
+    outside_tracing,
     tracing_state,
 )
 from .graphs import (
@@ -75,6 +76,7 @@ __all__ = [
     "mutated_input_positions",
     "name_traced",
     "num_threads",
+    "outside_tracing",
     "plain_partition",
     "python_version",
     "side_tag",
