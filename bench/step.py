@@ -14,13 +14,11 @@ from __future__ import annotations
 
 import argparse
 import gc
-import json
-import platform
 import random
 import statistics
 import sys
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -30,7 +28,8 @@ from torch._dynamo.utils import counters
 
 import rematpass
 from bench.architectures import Case
-from bench.conditions import describe_device, describe_machine
+from bench.case_file import merge_cases, read_cases, write_cases
+from bench.conditions import describe_machine
 from bench.step_cases import SIZES, build
 from bench.step_plot import plot_case
 from bench.step_ratios import format_case, format_summary, summarise
@@ -55,7 +54,6 @@ from rematpass.backend import room_beside_inputs
 from rematpass.check.measure import storage_bytes
 from rematpass.demo.train import choose_device
 from rematpass.errors import BudgetTooSmall, OptionError, RematError
-from rematpass.files import write_whole
 from rematpass.plan_types import Plan
 
 RESULTS = Path(__file__).parent / "results"
@@ -71,6 +69,7 @@ class Settings:
     device: torch.device
     rounds: int
     compiles: int
+    cost_model: str = "roofline"
     seed: int = 0
 
     def describe(self) -> dict[str, Any]:
@@ -128,6 +127,7 @@ class CaseRun:
 
     def start(self, variant: Variant) -> Runner:
         """A runner after its first step."""
+        variant = replace(variant, cost_model=self.settings.cost_model)
         runner = make_runner(variant, self.model, self.inputs, self.case.blocks, self.settings.device)
         first_step(runner)
         if variant.is_ours:
@@ -149,7 +149,9 @@ class CaseRun:
 
     def plan(self, memory_budget: str | int) -> Plan:
         """Our plan at a budget; nothing is compiled."""
-        return rematpass.plan(self.model, args=self.inputs, memory_budget=memory_budget)
+        return rematpass.plan(
+            self.model, args=self.inputs, memory_budget=memory_budget, cost_model=self.settings.cost_model
+        )
 
     def smallest_bytes(self) -> int:
         """The smallest budget that works, as the error for an impossible one says."""
@@ -261,43 +263,7 @@ def run_case(case: Case, settings: Settings) -> dict[str, Any]:
 
 def describe_conditions(settings: Settings) -> dict[str, Any]:
     """Where, when, with what."""
-    machine = describe_machine()
-    hardware = {**machine["hardware"], **describe_device(settings.device), "machine": platform.machine()}
-    return {**machine, "hardware": hardware, "settings": settings.describe()}
-
-
-def merge_cases(old: Sequence[dict[str, Any]], new: dict[str, Any]) -> list[dict[str, Any]]:
-    """`new` in place of the case of its name, or behind all others.
-
-    Raises:
-        ValueError: the others ran on other hardware, or in another size.
-    """
-    for case in old:
-        same = (case["hardware"] == new["hardware"], case["settings"]["size"] == new["settings"]["size"])
-        if not all(same):
-            raise ValueError(f"{case['name']} ran on other hardware or in another size; one result file holds one")
-    names = [case["name"] for case in old]
-    if new["name"] not in names:
-        return [*old, new]
-    return [new if case["name"] == new["name"] else case for case in old]
-
-
-def read_cases(path: Path | None) -> list[dict[str, Any]]:
-    """The cases of a result file; none where there is no file."""
-    if path is None or not path.exists():
-        return []
-    result = json.loads(path.read_text())
-    if result.get("schema") != SCHEMA:
-        raise ValueError(f"{path} has schema {result.get('schema')!r}, not {SCHEMA}")
-    cases: list[dict[str, Any]] = result["cases"]
-    return cases
-
-
-def write_cases(path: Path, cases: Sequence[dict[str, Any]]) -> None:
-    """The result file: cases, and what their ratios come to."""
-    path.parent.mkdir(parents=True, exist_ok=True)
-    result = {"schema": SCHEMA, "summary": summarise(cases), "cases": cases}
-    write_whole(path, json.dumps(result, indent=1) + "\n")
+    return {**describe_machine(settings.device), "settings": settings.describe()}
 
 
 def parse_arguments(argv: Sequence[str] | None) -> argparse.Namespace:
@@ -308,6 +274,7 @@ def parse_arguments(argv: Sequence[str] | None) -> argparse.Namespace:
     parser.add_argument("--device", default="auto", help="cpu, cuda or auto (default)")
     parser.add_argument("--rounds", type=int, default=15, help="timed steps of each variant (default: %(default)s)")
     parser.add_argument("--compiles", type=int, default=2, help="compilations compared (default: %(default)s)")
+    parser.add_argument("--cost-model", default="roofline", help="of our plans: roofline (default), measured or a file")
     parser.add_argument("--json", type=Path, nargs="?", const=Path(), metavar="FILE", help="default: step_DEVICE.json")
     parser.add_argument("--plot", type=Path, metavar="FOLDER", help="one picture per case; needs matplotlib")
     parser.add_argument("--report", type=Path, metavar="FILE", help="print (and plot) this result, run nothing")
@@ -341,10 +308,10 @@ def main(argv: Sequence[str] | None = None) -> int:
     """Run the cases; code 1 when one of our variants failed."""
     arguments = parse_arguments(argv)
     if arguments.report is not None:
-        report(read_cases(arguments.report), arguments.plot)
+        report(read_cases(arguments.report, SCHEMA), arguments.plot)
         return 0
-    settings = Settings(arguments.size, arguments.device, arguments.rounds, arguments.compiles)
-    kept, made = read_cases(arguments.json), []
+    settings = Settings(arguments.size, arguments.device, arguments.rounds, arguments.compiles, arguments.cost_model)
+    kept, made = read_cases(arguments.json, SCHEMA), []
     warm_compilers(settings)
     for name in arguments.cases:
         case = run_case(SIZES[arguments.size][name], settings)
@@ -352,7 +319,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         print(format_case(case), flush=True)
         if arguments.json is not None:
             kept = merge_cases(kept, case)
-            write_cases(arguments.json, kept)
+            write_cases(arguments.json, kept, SCHEMA, summarise(kept))
         if arguments.plot is not None:
             plot_case(case, arguments.plot)
     print(format_summary(kept or made))

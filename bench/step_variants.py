@@ -53,6 +53,7 @@ class Variant:
         checkpoint: "" or "block" or "selective": torch.utils.checkpoint around each block.
         ratio: the incumbent's `activation_memory_budget`, None where it stays as it is.
         memory_budget: ours; None where rematpass has no part.
+        cost_model: what prices our plan.
     """
 
     name: str
@@ -60,6 +61,7 @@ class Variant:
     checkpoint: str = ""
     ratio: float | None = None
     memory_budget: str | int | None = None
+    cost_model: str = "roofline"
 
     @property
     def is_ours(self) -> bool:
@@ -177,7 +179,8 @@ def _compiled(model: nn.Module, variant: Variant) -> Callable[..., Tensor]:
     own.__code__ = own.__code__.replace(co_name=f"step_{next(_NUMBERS)}")
     assert isinstance(own, types.FunctionType)
     if variant.is_ours:
-        return torch.compile(own, backend="rematpass", options={"memory_budget": variant.memory_budget})
+        options = {"memory_budget": variant.memory_budget, "cost_model": variant.cost_model}
+        return torch.compile(own, backend="rematpass", options=options)
     return torch.compile(own) if variant.is_compiled else own
 
 
