@@ -63,10 +63,15 @@ def known_name(label: str) -> str | None:
 
 
 def device_label(device_type: str) -> str:
-    """What operators are timed on: the GPU's name, or the processor's with the threads that kernels use."""
+    """What operators are timed on: the GPU's name, or the processor's with the threads that kernels use.
+
+    A precision of float32 products that is not torch's usual one stands in it: it changes their times several times.
+    """
+    precision = torch_compat.matmul_precision()
+    rounded = "" if precision == "highest" else f", float32 products in {precision} precision"
     if device_type == "cuda":
-        return torch.cuda.get_device_name()
-    return f"{processor_name()}, {torch_compat.num_threads()} threads"
+        return torch.cuda.get_device_name() + rounded
+    return f"{processor_name()}, {torch_compat.num_threads()} threads{rounded}"
 
 
 def open_book(cost_model: str, device_type: str, device: str | None = None) -> PriceBook | None:

@@ -17,8 +17,9 @@ from torch import fx
 
 from ..graph.facts import storage_bytes
 from ..graph.flops import tensors_in
+from ..graph.op_traits import base_name, is_builtin
 from ..graph.sizes import concrete
-from ..torch_compat import outside_tracing
+from ..torch_compat import OpOverload, outside_tracing
 from .measure import device_memory
 
 LIMIT_SECONDS = 0.25
@@ -35,6 +36,11 @@ is not known; at twice, a processor's memory can run out, which ends the process
 
 SIGNIFICANT_DIGITS = 3
 
+# Operators whose integers say where to read or write: any that are valid in every dimension do. Elsewhere they may be
+# lengths or offsets, which at random can make a kernel leave its memory. A few (seeds) are taken for harmless.
+_ADDRESSING = ("index", "embedding", "gather", "scatter", "take")
+_FEW = 2
+
 
 def time_op(node: fx.Node, device_type: str) -> tuple[int | None, str]:
     """Nanoseconds of the node's operator on random inputs, and "", or None and the reason.
@@ -45,6 +51,9 @@ def time_op(node: fx.Node, device_type: str) -> tuple[int | None, str]:
         node: an operator whose inputs' `meta["val"]` hold fake tensors; dynamic sizes count at what is planned for.
         device_type: "cpu" or "cuda".
     """
+    refusal = _why_not(node)
+    if refusal:
+        return None, refusal
     needed_bytes = sum(storage_bytes(t) for source in (node, *node.all_input_nodes) for t in _tensors_of(source))
     free_bytes = device_memory(torch.device(device_type)).free_bytes
     if needed_bytes > FREE_SHARE * free_bytes:
@@ -55,6 +64,20 @@ def time_op(node: fx.Node, device_type: str) -> tuple[int | None, str]:
     except Exception as error:  # whatever a kernel says to inputs drawn at random, it is then priced otherwise
         return None, f"{type(error).__name__}: {error}".splitlines()[0]
     return max(1, int(float(f"{seconds * 1e9:.{SIGNIFICANT_DIGITS - 1}e}"))), ""
+
+
+def _why_not(node: fx.Node) -> str:
+    """Why the operator is not run on inputs drawn at random; "" when nothing speaks against it."""
+    if not isinstance(node.target, OpOverload) or not is_builtin(node.target):
+        return "it is a custom operator, which is not run on inputs that nobody meant for it"
+    given = [t for source in node.all_input_nodes for t in _tensors_of(source)]
+    if any(t.layout is not torch.strided for t in given):
+        return "it reads tensors that are not strided"
+    integers = [t for t in given if not (t.dtype.is_floating_point or t.dtype.is_complex or t.dtype is torch.bool)]
+    is_addressing = any(word in base_name(node.target) for word in _ADDRESSING)
+    if not is_addressing and any(storage_bytes(t) > _FEW * t.element_size() for t in integers):
+        return "it reads integers that cannot be made up"
+    return ""
 
 
 def _tensors_of(node: fx.Node) -> Iterator[torch.Tensor]:

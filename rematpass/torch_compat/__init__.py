@@ -72,6 +72,7 @@ __all__ = [
     "is_mutable",
     "leaves",
     "makes_unbacked_size",
+    "matmul_precision",
     "mode_patches",
     "mutated_input_positions",
     "name_traced",
@@ -99,6 +100,11 @@ def torch_version() -> str:
 def num_threads() -> int:
     """Threads that CPU kernels use now; their scratch grows with it."""
     return int(torch.get_num_threads())
+
+
+def matmul_precision() -> str:
+    """How products of float32 are rounded inside: "highest", "high" or "medium"."""
+    return str(torch.get_float32_matmul_precision())
 
 
 def python_version() -> str:

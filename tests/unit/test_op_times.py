@@ -8,7 +8,7 @@ import warnings
 import pytest
 import torch
 import torch.distributed as dist
-from torch import nn
+from torch import fx, nn
 
 import rematpass
 from rematpass import device, op_times, ranks
@@ -100,6 +100,22 @@ def test_indices_are_drawn_within_every_dimension():
     joint = joint_of(look_up, [torch.randn(5, 3, requires_grad=True), torch.randint(5, (2, 7))])
     node = next(node for node in joint.nodes if "embedding_dense_backward" in str(node.target))
     assert clock.time_op(node, "cpu")[1] == ""
+
+
+def test_integers_that_may_be_lengths_and_custom_operators_are_not_made_up():
+    graph = fx.Graph()
+    rows, ends = (graph.placeholder(name) for name in ("rows", "ends"))
+    rows.meta["val"] = torch.empty(16, 16, device="meta")
+    ends.meta["val"] = torch.empty(3, dtype=torch.int32, device="meta")
+    grouped = graph.call_function(torch.ops.aten._grouped_mm.default, (rows, rows, ends))
+    assert clock.time_op(grouped, "cpu") == (None, "it reads integers that cannot be made up")
+    assert "custom operator" in clock.time_op(rows, "cpu")[1]
+
+
+def test_a_lower_precision_of_products_is_another_device(monkeypatch):
+    usual = device.device_label("cpu")
+    monkeypatch.setattr(device.torch_compat, "matmul_precision", lambda: "high")
+    assert device.device_label("cpu") == f"{usual}, float32 products in high precision"
 
 
 def test_what_does_not_fit_or_fails_has_a_reason_and_no_time(monkeypatch):
