@@ -237,11 +237,14 @@ def _is_named(path: str, globs: Sequence[str]) -> bool:
 
 def relative_error(found: Sequence[Tensor | None], reference: Sequence[Tensor | None]) -> float:
     """Norm of the difference of all gradients over the norm of the reference; infinite where one is missing."""
-    missing = sum((a is None) != (b is None) for a, b in zip(found, reference, strict=True))
-    pairs = [(a.double(), b.double()) for a, b in zip(found, reference, strict=True) if a is not None and b is not None]
-    difference = sum(float((a - b).square().sum()) for a, b in pairs)
-    size = sum(float(b.square().sum()) for _, b in pairs)
-    return float("inf") if missing or not size else (difference / size) ** 0.5
+    difference = size = 0.0
+    for a, b in zip(found, reference, strict=True):
+        if (a is None) != (b is None):
+            return float("inf")
+        if a is not None and b is not None:
+            difference += float((a.double() - b.double()).square().sum())
+            size += float(b.double().square().sum())
+    return (difference / size) ** 0.5 if size else float("inf")
 
 
 def plan_key(plan: Plan, room_bytes: int | None) -> tuple[Any, ...]:

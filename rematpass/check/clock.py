@@ -45,7 +45,8 @@ _FEW = 2
 def time_op(node: fx.Node, device_type: str) -> tuple[int | None, str]:
     """Nanoseconds of the node's operator on random inputs, and "", or None and the reason.
 
-    Of a few runs the lower quartile: whatever else the machine does only ever adds to a time.
+    Of a few runs the shortest: whatever else the machine does only ever adds to a time. (A processor with other
+    programs on every core still gives times that are far too long: threads wait for each other.)
 
     Args:
         node: an operator whose inputs' `meta["val"]` hold fake tensors; dynamic sizes count at what is planned for.
@@ -60,7 +61,7 @@ def time_op(node: fx.Node, device_type: str) -> tuple[int | None, str]:
         return None, f"its tensors take {needed_bytes} bytes, {free_bytes} are free"
     try:
         with outside_tracing(device_type), _memory_given_back(device_type):
-            seconds = _quartile_seconds(_prepared(node, device_type), device_type)
+            seconds = _shortest_seconds(_prepared(node, device_type), device_type)
     except Exception as error:  # whatever a kernel says to inputs drawn at random, it is then priced otherwise
         return None, f"{type(error).__name__}: {error}".splitlines()[0]
     return max(1, int(float(f"{seconds * 1e9:.{SIGNIFICANT_DIGITS - 1}e}"))), ""
@@ -132,7 +133,7 @@ def _draw(like: torch.Tensor, below: int, generator: torch.Generator) -> torch.T
     return wide.to(like.dtype).as_strided(shape, strides)
 
 
-def _quartile_seconds(run: Callable[[], object], device_type: str) -> float:
+def _shortest_seconds(run: Callable[[], object], device_type: str) -> float:
     """After one run that is not counted: it loads the kernel and chooses algorithms."""
     once = _gpu_seconds if device_type == "cuda" else _host_seconds
     run()
@@ -143,7 +144,7 @@ def _quartile_seconds(run: Callable[[], object], device_type: str) -> float:
     deadline = time.perf_counter() + LIMIT_SECONDS - samples[0]
     while len(samples) < RUNS and time.perf_counter() < deadline:
         samples.append(once(run, queued))
-    return sorted(samples)[len(samples) // 4]
+    return min(samples)
 
 
 def _host_seconds(run: Callable[[], object], count: int) -> float:
