@@ -39,6 +39,8 @@ class RecurrentLM(nn.Module):
         self.biases = nn.ParameterList(torch.empty(GATES * width) for _ in range(layers))
         self.steps = nn.ModuleList(Step() for _ in range(steps))
         self.head = nn.Linear(width, vocabulary)
+        for parameter in (*self.weights, *self.biases):
+            nn.init.uniform_(parameter, -(width**-0.5), width**-0.5)  # as torch's own recurrent modules
 
     def forward(self, ids: Tensor, targets: Tensor) -> Tensor:
         """Mean cross-entropy."""
@@ -58,6 +60,8 @@ class DeepNet(nn.Module):
     def __init__(self, layers: int, width: int) -> None:
         super().__init__()
         self.layers = nn.ModuleList(nn.Sequential(nn.Linear(width, width), nn.ReLU()) for _ in range(layers))
+        for layer in self.layers:
+            nn.init.kaiming_normal_(layer[0].weight, nonlinearity="relu")  # else nothing is left of the gradients
 
     def forward(self, x: Tensor, targets: Tensor) -> Tensor:
         """Mean squared error."""

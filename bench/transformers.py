@@ -12,6 +12,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F  # noqa: N812 (torch's own custom)
 
 HEAD_WIDTH = 64
+ROTARY_BASE = 10_000.0
 FEED_FACTOR = 4
 EXPERTS = 4
 CHOSEN = 2
@@ -141,9 +142,10 @@ class Llama(nn.Module):
         self.layers = nn.ModuleList(LlamaBlock(width, is_fused=is_fused, is_mixture=is_mixture) for _ in range(layers))
         self.norm = RMSNorm(width)
         self.head = nn.Linear(width, vocabulary, bias=False)
-        self.register_buffer("cosine", torch.empty(length, HEAD_WIDTH))
-        self.register_buffer("sine", torch.empty(length, HEAD_WIDTH))
-        self.register_buffer("future", torch.empty(length, length, dtype=torch.bool))
+        angles = torch.outer(torch.arange(length), ROTARY_BASE ** (-torch.arange(0, HEAD_WIDTH, 2) / HEAD_WIDTH))
+        self.register_buffer("cosine", torch.cat((angles, angles), dim=-1).cos())
+        self.register_buffer("sine", torch.cat((angles, angles), dim=-1).sin())
+        self.register_buffer("future", torch.ones(length, length, dtype=torch.bool).triu(1))
 
     def forward(self, ids: Tensor, targets: Tensor) -> Tensor:
         """Mean cross-entropy."""

@@ -14,6 +14,7 @@ if TYPE_CHECKING:
     from .api import Curve, CurvePoint, frontier, inductor_options, partition_fn, plan, plans
     from .check.measure import measure_peak
     from .declared import register_op
+    from .device import save_prices
     from .errors import BudgetTooSmall, OptionError, PlanFileError, ProblemError, RematError
     from .naming import name
     from .plan_file import load_plan
@@ -24,6 +25,7 @@ _ROOMS = {
     "api": ("Curve", "CurvePoint", "frontier", "inductor_options", "partition_fn", "plan", "plans"),
     "check.measure": ("measure_peak",),
     "declared": ("register_op",),
+    "device": ("save_prices",),
     "errors": ("BudgetTooSmall", "OptionError", "PlanFileError", "ProblemError", "RematError"),
     "naming": ("name",),
     "plan_file": ("load_plan",),
@@ -52,6 +54,7 @@ __all__ = [
     "plan",
     "plans",
     "register_op",
+    "save_prices",
     "solve",
 ]
 

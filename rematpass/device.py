@@ -7,6 +7,10 @@ hardware.
 from __future__ import annotations
 
 import hashlib
+import json
+import logging
+import secrets
+import warnings
 from functools import cache
 from pathlib import Path
 
@@ -14,12 +18,21 @@ import torch
 
 from . import torch_compat
 from .check.measure import device_memory
-from .cost.cpu_probe import cpu_model
+from .cost.cpu_probe import cpu_model, processor_name
 from .cost.device_model import DECLARED, DeviceModel, find_device
+from .cost.op_prices import OpPrices, PriceBook, file_book, read_prices, write_prices
 from .declared import declared_ops
+from .errors import OptionError
+from .files import write_first
+from .op_times import collect_prices
 from .options import Options, cache_dir, resolve_budget
 from .pipeline import Settings
-from .ranks import share_budget, share_device
+from .ranks import share_book, share_budget, share_device
+
+logger = logging.getLogger(__name__)
+
+TIMES_VERSION = 1
+"""Part of the name of the folder with operator times: raise it when what is timed, or how, changes."""
 
 # Marketing names as CUDA reports them, in the order they are looked for.
 _NAMES = (
@@ -41,9 +54,111 @@ def present_device(device_type: str) -> DeviceModel:
     """The model of the device of this type in this machine; the CPU is measured once and remembered."""
     if device_type != "cuda" or not torch.cuda.is_available():
         return cpu_model(cache_dir())
-    name = torch.cuda.get_device_name()
-    known = next((model for mark, model in _NAMES if mark in name and model in DECLARED), _STAND_IN)
-    return find_device(known)
+    return find_device(known_name(torch.cuda.get_device_name()) or _STAND_IN)
+
+
+def known_name(label: str) -> str | None:
+    """The declared device that CUDA reports under `label`, None where nobody declared it."""
+    return next((model for mark, model in _NAMES if mark in label and model in DECLARED), None)
+
+
+def device_label(device_type: str) -> str:
+    """What operators are timed on: the GPU's name, or the processor's with the threads that kernels use.
+
+    A precision of float32 products that is not torch's usual one stands in it: it changes their times several times.
+    """
+    precision = torch_compat.matmul_precision()
+    rounded = "" if precision == "highest" else f", float32 products in {precision} precision"
+    if device_type == "cuda":
+        return torch.cuda.get_device_name() + rounded
+    return f"{processor_name()}, {torch_compat.num_threads()} threads{rounded}"
+
+
+def open_book(cost_model: str, device_type: str, device: str | None = None) -> PriceBook | None:
+    """Where measured times come from, as `cost_model` says; None where prices are the roofline's alone.
+
+    A file from another device is not used, and a warning says so.
+
+    Args:
+        cost_model: "roofline", "measured" or a file.
+        device_type: "cpu" or "cuda".
+        device: a declared device that is planned for, when it is not the one that is here.
+
+    Raises:
+        OptionError: a file that cannot be used, or "measured" for a device that is not here.
+    """
+    if cost_model == "roofline":
+        return None
+    is_here = device is None and (device_type != "cuda" or torch.cuda.is_available())
+    if cost_model == "measured":
+        if is_here:
+            return share_book(device_type, _folder_book(device_label(device_type)))
+        raise OptionError(
+            f"cost_model='measured' times operators on the device that is planned for, and {device or device_type!r} "
+            "is not here. Try: cost_model='roofline', or a file that rematpass.save_prices wrote there"
+        )
+    prices = read_prices(cost_model)
+    wanted = device_label(device_type) if is_here else device or device_type
+    if wanted not in (prices.device, known_name(prices.device)):
+        warnings.warn(
+            f"rematpass: the operator times in {cost_model} are from {prices.device}, the step is planned for "
+            f"{wanted}; the roofline is used instead. Try: cost_model='measured'",
+            stacklevel=2,
+        )
+        return None
+    if prices.torch_version != torch_compat.torch_version():
+        logger.warning("rematpass: the operator times in %s are from torch %s", cost_model, prices.torch_version)
+    return share_book(device_type, file_book(cost_model, prices))
+
+
+def save_prices(path: str | Path, device_type: str | None = None) -> Path:
+    """Write all operator times measured so far on this device into one file, for `cost_model="the/file.json"`.
+
+    They are measured while something is planned with `cost_model="measured"`. The file can be kept, edited and used on
+    any machine with the same device; returns its path.
+
+    Args:
+        path: a name that ends in .json.
+        device_type: "cpu" or "cuda"; None for CUDA when there is one, else CPU.
+
+    Raises:
+        OptionError: another ending, nothing was measured yet, or the system refuses.
+    """
+    target = Path(path).expanduser()
+    if target.suffix != ".json":
+        raise OptionError(
+            f"path={str(path)!r} does not end in .json, by which cost_model knows files. Try: prices.json"
+        )
+    book = _folder_book(device_label(device_type or ("cuda" if torch.cuda.is_available() else "cpu")))
+    prices = collect_prices(book)
+    if not prices.nanoseconds:
+        raise OptionError(
+            f"no operator was timed on {prices.device} yet. "
+            "Try: rematpass.plan(model, args, cost_model='measured') first"
+        )
+    try:
+        write_prices(prices, target)
+    except OSError as error:
+        raise OptionError(f"path={str(path)!r} cannot be written: {error}. Try: another folder") from error
+    return target
+
+
+def _folder_book(label: str) -> PriceBook:
+    """The times kept on this machine. The folder gets a name of its own once, and a new one when it is removed."""
+    version = torch_compat.torch_version()
+    key = hashlib.sha256(f"{label}|{version}|{TIMES_VERSION}".encode()).hexdigest()[:16]
+    folder = cache_dir() / f"times-{key}"
+    about = folder / "about.json"
+    identity = secrets.token_hex(16)
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        if not about.exists():
+            record = {"device": label, "torch_version": version, "identity": identity}
+            write_first(about, json.dumps(record, indent=1) + "\n")
+        identity = str(json.loads(about.read_text(encoding="utf-8"))["identity"])
+    except (OSError, ValueError, KeyError, TypeError) as error:
+        logger.warning("rematpass: operator times cannot be kept in %s (%s); they are measured again", folder, error)
+    return PriceBook(OpPrices(label, version, ()), str(folder), is_open=True, identity=identity)
 
 
 def make_settings(
@@ -69,8 +184,9 @@ def make_settings(
     is_above = options.memory_budget.kind == "auto" and device is None
     if is_above and budget is not None:
         budget = share_budget(topic, budget, free)
-    declared = declared_ops()
+    declared, book = declared_ops(), open_book(options.cost_model, device_type, device)
     parts = (
+        "" if book is None else book.identity,
         *(options.fingerprint(), str(budget), str(is_above), model.to_json(), str(is_fusing), _code_fingerprint()),
         *(op.fingerprint for op in declared),
     )
@@ -85,6 +201,7 @@ def make_settings(
         recompute=options.recompute,
         fingerprint=hashlib.sha256("\n".join(parts).encode()).hexdigest(),
         declared=declared,
+        book=book,
     )
 
 

@@ -72,7 +72,7 @@ class Options:
         memory_budget: the bound on the measured peak.
         reserve: bytes or percent kept back from "auto"; None for 5 % of the device.
         save, recompute: globs that pin values.
-        cost_model: "roofline".
+        cost_model: "roofline", "measured", or the path of a .json file with measured times.
         time_limit: seconds for the search beyond the first plans, counted in work, not by the clock.
         on_infeasible: raise, or warn and take the smallest peak possible.
         on_error: raise, or warn and fall back to a plain partition.
@@ -271,12 +271,13 @@ def _read_seconds(value: Any, name: str) -> float:
     return float(value)
 
 
-def _one_of(*choices: str, why: str = "it is not one of the choices") -> Callable[[object, str], object]:
-    """A reader that takes these choices only."""
+def _one_of(*choices: str, suffix: str = "\0") -> Callable[[object, str], object]:
+    """A reader that takes these choices only, and names of files that end so."""
 
     def read(value: object, name: str) -> object:
-        if not isinstance(value, str) or value not in choices:
-            raise _refusal(name, value, why, ", ".join(map(repr, choices)))
+        if not isinstance(value, str) or (value not in choices and not value.endswith(suffix)):
+            forms = ", ".join(map(repr, choices)) + (f", or a {suffix} file" if suffix != "\0" else "")
+            raise _refusal(name, value, "it is not one of the choices", forms)
         return value
 
     return read
@@ -297,7 +298,7 @@ _READERS: dict[str, Callable[[Any, str], object]] = {
     "reserve": _read_reserve,
     "save": _read_globs,
     "recompute": _read_globs,
-    "cost_model": _one_of("roofline", why='this version does not have "measured" or saved cost models yet'),
+    "cost_model": _one_of("roofline", "measured", suffix=".json"),
     "time_limit": _read_seconds,
     "on_infeasible": _one_of("error", "warn"),
     "on_error": _one_of("raise", "fallback"),

@@ -20,6 +20,7 @@ from .check.schedule import check_schedule
 from .check.split import check_split
 from .check.timeline import check_timeline
 from .cost.device_model import DeviceModel
+from .cost.op_prices import PriceBook
 from .cost.values import price_values
 from .declared import DeclaredOp
 from .emit.split import split_program
@@ -28,6 +29,7 @@ from .graph.assemble import build_program, describe_work
 from .graph.capture import JointProgram
 from .graph.constraints import collect_constraints
 from .graph.facts import Facts, collect_facts
+from .op_times import measured_ns
 from .plan_types import Curve, Plan
 from .record import Inputs, Request, record_alive, record_curve, record_plan
 from .report.table import format_line
@@ -50,6 +52,7 @@ class Settings:
         time_limit: seconds for the search, counted in work (see `Effort`).
         save, recompute: the user's globs.
         declared: what the user said of custom operators.
+        book: measured times of operators; None for the roofline alone.
         fingerprint: of everything above and of the code.
     """
 
@@ -63,6 +66,7 @@ class Settings:
     recompute: tuple[str, ...]
     fingerprint: str
     declared: tuple[DeclaredOp, ...] = ()
+    book: PriceBook | None = None
 
 
 @dataclass(frozen=True)
@@ -108,10 +112,12 @@ def trace_curve(
 
 def collect_inputs(joint: JointProgram, settings: Settings) -> Inputs:
     """Facts, constraints, prices and the solver's program of a joint graph."""
-    facts = collect_facts(joint, {op.name: op for op in settings.declared}, is_fusing=settings.is_fusing)
+    declared = {op.name: op for op in settings.declared}
+    facts = collect_facts(joint, declared, is_fusing=settings.is_fusing)
     constraints = collect_constraints(joint, facts, settings.save, settings.recompute, settings.declared)
     work = describe_work(joint, facts, is_fusing=settings.is_fusing)
-    prices = price_values(work, settings.device)
+    measured = {} if settings.book is None else measured_ns(joint, facts, settings.book, declared)
+    prices = price_values(work, settings.device, measured)
     program = build_program(joint, facts, constraints, prices, is_fusing=settings.is_fusing)
     return Inputs(facts, constraints, prices, program)
 

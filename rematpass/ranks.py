@@ -7,6 +7,7 @@ graphs, at different times, or nothing.
 
 from __future__ import annotations
 
+import dataclasses
 import hashlib
 import json
 import logging
@@ -18,6 +19,7 @@ import torch.distributed as dist
 
 from . import torch_compat
 from .cost.device_model import DeviceModel
+from .cost.op_prices import OpPrices, PriceBook
 from .errors import OptionError
 from .plan_types import Plan
 
@@ -54,6 +56,20 @@ def share_device(device_type: str, mine: DeviceModel) -> DeviceModel:
     if model != mine:
         _LOG.info("rematpass: prices of %s, which another rank measured or has", model.source)
     return model
+
+
+def share_book(device_type: str, mine: PriceBook) -> PriceBook:
+    """The measured times that all ranks price with: those of the first rank's file, or under its folder's name."""
+    content = mine.known.to_json() if not mine.is_open else ""
+    said = json.loads(first_said(f"prices/{device_type}", json.dumps([mine.is_open, mine.identity, content])))
+    is_open, identity, text = said
+    if identity == mine.identity:
+        return mine
+    if is_open != mine.is_open:
+        raise OptionError("the ranks of this job have different cost_models. Try: the same one on every rank")
+    known = mine.known if is_open else OpPrices.from_json(text)
+    _LOG.info("rematpass: operator times of %s, as another rank has them", known.device)
+    return dataclasses.replace(mine, known=known, identity=identity)
 
 
 def share_budget(topic: str, mine: int, free_bytes: int) -> int:

@@ -73,7 +73,7 @@ def measure_cpu() -> DeviceModel:
         launch_ns=CPU_LAUNCH_NS,
         link_bytes_per_second=bandwidth,
         memory_bytes=os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE"),
-        source=f"measured on {_processor_name()}, {_core_count()} cores, with numpy {np.__version__}",
+        source=f"measured on {processor_name()}, {_core_count()} cores, with numpy {np.__version__}",
     )
 
 
@@ -114,11 +114,11 @@ def _read_cache(path: Path) -> DeviceModel | None:
 
 def _machine_key() -> str:
     """Sixteen hexadecimal digits that stand for this machine and for how it is measured."""
-    text = f"{_processor_name()}|{_core_count()}|{PROBE_VERSION}"
+    text = f"{processor_name()}|{_core_count()}|{PROBE_VERSION}"
     return hashlib.sha256(text.encode()).hexdigest()[:16]
 
 
-def _processor_name() -> str:
+def processor_name() -> str:
     """The processor as the kernel names it; the architecture where it names none (other systems, many ARM hosts)."""
     try:
         lines = Path("/proc/cpuinfo").read_text(encoding="utf-8", errors="replace").splitlines()

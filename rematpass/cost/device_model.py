@@ -10,6 +10,7 @@ import difflib
 import json
 import math
 from dataclasses import asdict, dataclass, fields
+from pathlib import Path
 
 from rematpass.errors import OptionError
 
@@ -240,17 +241,27 @@ DECLARED: dict[str, DeviceModel] = {model.name: model for model in _MODELS}
 
 
 def find_device(name: str) -> DeviceModel:
-    """The declared device called `name`, in any case.
+    """The declared device called `name`, in any case, or the one that a .json file describes.
 
     Raises:
-        OptionError: no such device; the message lists the nearest names and all of them.
+        OptionError: no such device (the message lists the nearest names and all of them), or a file that cannot be
+            used (the message says which figure is wrong).
 
     >>> find_device("H100-SXM").memory_bytes
     80000000000
     """
+    if name.strip().endswith(".json"):
+        return _read_file(name.strip())
     key = name.strip().lower()
     if key in DECLARED:
         return DECLARED[key]
     near = difflib.get_close_matches(key, DECLARED, n=3, cutoff=0.4)
     hint = f" Did you mean {' or '.join(map(repr, near))}?" if near else ""
-    raise OptionError(f"unknown device {name!r}.{hint} Known: {', '.join(sorted(DECLARED))}.")
+    raise OptionError(f"unknown device {name!r}.{hint} Known: {', '.join(sorted(DECLARED))}, or a .json file.")
+
+
+def _read_file(path: str) -> DeviceModel:
+    try:
+        return DeviceModel.from_json(Path(path).expanduser().read_text(encoding="utf-8"))
+    except (OSError, UnicodeDecodeError, OptionError) as error:
+        raise OptionError(f"device {path!r} cannot be used: {error} Try: a file like DeviceModel.to_json()") from error

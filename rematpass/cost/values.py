@@ -6,8 +6,9 @@ never knows the plan.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from types import MappingProxyType
 
 from .device_model import DeviceModel
 from .prices import roofline_ns
@@ -43,15 +44,26 @@ class Prices:
     again_ns: tuple[int, ...]
 
 
-def price_values(work: Sequence[ValueWork], device: DeviceModel) -> Prices:
-    """Roofline prices of every value on `device`.
+def price_values(
+    work: Sequence[ValueWork], device: DeviceModel, measured_ns: Mapping[int, int] = MappingProxyType({})
+) -> Prices:
+    """Prices of every value on `device`: as measured where that was done, else by the roofline.
 
     Keeping a value that the forward would not have stored costs a write and, in the backward, a read; that traffic is
     taken off the price of computing it again, so that `again_ns` is the net cost of choosing recomputation.
+
+    Args:
+        work: per value, what computing it takes.
+        device: figures for the roofline.
+        measured_ns: by position, what running the value's operator takes.
     """
-    run = tuple(_run_ns(w, device, w.is_stored_forward) for w in work)
-    again = tuple(max(0, _run_ns(w, device, w.is_stored_backward) - _keep_ns(w, device)) for w in work)
-    return Prices(run, again)
+    run, again = [], []
+    for i, w in enumerate(work):
+        measured = None if w.is_free else measured_ns.get(i)
+        run.append(_run_ns(w, device, w.is_stored_forward) if measured is None else measured)
+        once_more = _run_ns(w, device, w.is_stored_backward) if measured is None else measured
+        again.append(max(0, once_more - _keep_ns(w, device)))
+    return Prices(tuple(run), tuple(again))
 
 
 def _run_ns(work: ValueWork, device: DeviceModel, is_stored: bool) -> int:

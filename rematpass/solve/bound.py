@@ -1,7 +1,7 @@
 """How good any plan could be: lower bounds on extra time at a budget, and on the peak itself.
 
-In: a `Program`. Out: `Bound`. Never looks at a plan: what it says holds for every plan, whatever it keeps, however often
-it recomputes, and in whatever order it runs the ops of the backward.
+In: a `Program`. Out: `Bound`. Never looks at a plan: what it says holds for every plan, whatever it keeps, however
+often it recomputes, and in whatever order it runs the ops of the backward.
 
 Take one moment, while backward op k runs. Certainly over are the ops k depends on, certainly to come those that depend
 on k. So certainly live are the graph's inputs, the forward's outputs, gradients made by the former and read by the

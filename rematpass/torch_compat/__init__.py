@@ -23,6 +23,7 @@ from .compiler import (
     current_compile_wrapper,
     inductor_keys,
     mode_patches,
+    outside_tracing,
     tracing_state,
 )
 from .graphs import (
@@ -73,11 +74,13 @@ __all__ = [
     "is_mutable",
     "leaves",
     "makes_unbacked_size",
+    "matmul_precision",
     "mode_patches",
     "most_reads",
     "mutated_input_positions",
     "name_traced",
     "num_threads",
+    "outside_tracing",
     "plain_partition",
     "python_version",
     "side_tag",
@@ -118,6 +121,11 @@ def most_reads(device_type: str) -> int:
     if device_type == "cpu" and hasattr(settings, "realize_cpu_acc_reads_threshold"):
         return int(settings.realize_cpu_acc_reads_threshold)
     return int(getattr(settings, "_realize_acc_reads_threshold_default", 8))
+
+
+def matmul_precision() -> str:
+    """How products of float32 are rounded inside: "highest", "high" or "medium"."""
+    return str(torch.get_float32_matmul_precision())
 
 
 def python_version() -> str:

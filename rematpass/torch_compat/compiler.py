@@ -98,6 +98,24 @@ def compile_uncached() -> Iterator[None]:
         yield
 
 
+@contextlib.contextmanager
+def outside_tracing(device_type: str) -> Iterator[None]:
+    """Inside, operators run on real tensors as in any program, and random states are as before at its end (2.11-2.15).
+
+    The partitioner is called amid tracing: under fake tensors, and perhaps under autocast.
+    """
+    from torch.utils._python_dispatch import _disable_current_modes
+
+    devices = [torch.cuda.current_device()] if device_type == "cuda" else []
+    with (
+        _disable_current_modes(),
+        torch.random.fork_rng(devices),
+        torch.autocast(device_type, enabled=False),
+        torch.no_grad(),
+    ):
+        yield
+
+
 def current_compile_wrapper() -> object | None:
     """The object torch.compile made for the call being compiled now, found on the stack (2.11-2.15)."""
     wrappers = (torch._TorchCompileWrapper, torch._TorchCompileInductorWrapper)

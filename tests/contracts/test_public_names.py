@@ -26,6 +26,7 @@ def test_public_names():
         "plan",
         "plans",
         "register_op",
+        "save_prices",
         "solve",
     }
 

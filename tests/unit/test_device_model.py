@@ -96,6 +96,29 @@ def test_bad_json_says_what_is_wrong(text, told):
         DeviceModel.from_json(text)
 
 
+def test_a_device_can_be_a_file(tmp_path):
+    path = tmp_path / "mine.json"
+    path.write_text(TOY.to_json())
+    assert find_device(str(path)) == TOY
+
+
+@pytest.mark.parametrize(
+    ("change", "told"), [({"memory_bytes": -1}, "memory_bytes is -1"), ({"source": ""}, "source is ''")]
+)
+def test_a_device_file_with_a_wrong_figure_is_refused_by_name(tmp_path, change, told):
+    path = tmp_path / "mine.json"
+    path.write_text(json.dumps(json.loads(TOY.to_json()) | change))
+    with pytest.raises(OptionError, match=rf"mine\.json.*{told}"):
+        find_device(str(path))
+    with pytest.raises(OptionError, match=r"other\.json.*cannot be used"):
+        find_device(str(tmp_path / "other.json"))
+    figures = json.loads(TOY.to_json())
+    figures.pop("link_bytes_per_second")
+    path.write_text(json.dumps(figures))
+    with pytest.raises(OptionError, match=r"missing keys \['link_bytes_per_second'\]"):
+        find_device(str(path))
+
+
 def test_measure_cpu_is_quick_and_rounded():
     start = time.perf_counter()
     model = cpu_probe.measure_cpu()

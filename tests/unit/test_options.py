@@ -151,8 +151,9 @@ class TestParseOptions:
             ({"on_error": None}, ["'raise', 'fallback'"]),
             ({"mode": "fast"}, ["'max-autotune-no-cudagraphs'"]),
             ({"mode": ["default"]}, ["'reduce-overhead'"]),
-            ({"cost_model": "measured"}, ["does not have", "yet"]),
-            ({"cost_model": "prices.json"}, ["does not have", "yet"]),
+            ({"cost_model": "mesured"}, ["'roofline', 'measured', or a .json file"]),
+            ({"cost_model": 1.0}, ["'roofline', 'measured', or a .json file"]),
+            ({"on_error": "raise.json"}, ["'raise', 'fallback'"]),
             ({"verify": True}, ["does not have verify yet"]),
             ({"plan": "plan.json"}, ["does not have plan yet"]),
             ({"max_autotune": True, "max-autotune": True}, ["twice"]),
@@ -169,6 +170,10 @@ class TestParseOptions:
 
     def test_takes_what_turns_the_unbuilt_off(self):
         assert parse({"verify": False, "plan": None, "cost_model": "roofline"}) == Options()
+
+    def test_takes_cost_models_and_files_of_measured_times(self):
+        models = ["roofline", "measured", "folder/h100.json"]
+        assert [parse({"cost_model": model}).cost_model for model in models] == models
 
     def test_mode_inside_and_beside(self):
         assert parse(mode="default").mode == parse({"mode": None}, mode="default").mode == "default"

@@ -1,0 +1,50 @@
+"""Result files with one record per case, which grow case by case and run by run.
+
+In: a path, records that carry their conditions. Out: the file, whole after every case. Never mixes hardware or sizes.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from rematpass.files import write_whole
+
+Case = dict[str, Any]
+
+
+def merge_cases(old: Sequence[Case], new: Case) -> list[Case]:
+    """`new` in place of the case of its name, or behind all others.
+
+    Raises:
+        ValueError: the others ran on other hardware, or in another size.
+    """
+    for case in old:
+        if case["hardware"] != new["hardware"] or case["settings"]["size"] != new["settings"]["size"]:
+            raise ValueError(f"{case['name']} ran on other hardware or in another size; one result file holds one")
+    if new["name"] not in [case["name"] for case in old]:
+        return [*old, new]
+    return [new if case["name"] == new["name"] else case for case in old]
+
+
+def read_cases(path: Path | None, schema: int) -> list[Case]:
+    """The cases of a result file; none where there is no file.
+
+    Raises:
+        ValueError: the file has another schema.
+    """
+    if path is None or not path.exists():
+        return []
+    result = json.loads(path.read_text())
+    if result.get("schema") != schema:
+        raise ValueError(f"{path} has schema {result.get('schema')!r}, not {schema}")
+    cases: list[Case] = result["cases"]
+    return cases
+
+
+def write_cases(path: Path, cases: Sequence[Case], schema: int, summary: Any) -> None:
+    """The result file: what the cases come to, then the cases."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    write_whole(path, json.dumps({"schema": schema, "summary": summary, "cases": cases}, indent=1) + "\n")
