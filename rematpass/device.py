@@ -16,6 +16,7 @@ from . import torch_compat
 from .check.measure import device_memory
 from .cost.cpu_probe import cpu_model
 from .cost.device_model import DECLARED, DeviceModel, find_device
+from .cost.memory import host_memory
 from .declared import declared_ops
 from .options import Options, cache_dir, resolve_budget
 from .pipeline import Settings
@@ -34,6 +35,20 @@ _NAMES = (
 )
 # A device nobody declared is priced as this one: plans stay right, only the ranking of prices may be off.
 _STAND_IN = "a100-sxm"
+
+
+STAND_IN_NOTE = "planned for {device}; traced on tensors without memory, nothing was run and nothing was measured there"
+
+
+def find_target(name: str) -> tuple[DeviceModel, str]:
+    """A device to plan for, and its type: "cpu", or "cuda" for every declared one.
+
+    Raises:
+        OptionError: no such device; the message lists the nearest names and all of them.
+    """
+    if name.strip().lower() == "cpu":
+        return present_device("cpu"), "cpu"
+    return find_device(name), "cuda"
 
 
 @cache
@@ -56,11 +71,12 @@ def make_settings(
         device_type: "cpu" or "cuda".
         topic: what is planned. Ranks of a job that plan the same share prices and the "auto" budget.
         is_fusing: the halves go to a compiler that fuses.
-        device: plan for this one.
+        device: plan for this one: "cpu" (this host's processor, whatever it runs now) or a declared GPU. Its memory counts
+            as free.
     """
     if device is not None:
-        model = find_device(device)
-        total, free = model.memory_bytes, model.memory_bytes
+        model, device_type = find_target(device)
+        total = free = model.memory_bytes if device_type != "cpu" else host_memory().total_bytes
     else:
         model = share_device(device_type, present_device(device_type))
         memory = device_memory(torch.device(device_type))
@@ -73,6 +89,7 @@ def make_settings(
     parts = (
         *(options.fingerprint(), str(budget), str(is_above), model.to_json(), str(is_fusing), _code_fingerprint()),
         *(op.fingerprint for op in declared),
+        *((device_type,) if device is not None else ()),
     )
     return Settings(
         budget_bytes=budget,
@@ -85,6 +102,8 @@ def make_settings(
         recompute=options.recompute,
         fingerprint=hashlib.sha256("\n".join(parts).encode()).hexdigest(),
         declared=declared,
+        device_type=device_type if device is not None else None,
+        notes=() if device is None else (STAND_IN_NOTE.format(device=model.name),),
     )
 
 

@@ -51,6 +51,8 @@ class Settings:
         save, recompute: the user's globs.
         declared: what the user said of custom operators.
         fingerprint: of everything above and of the code.
+        device_type: of the device that will run the step, None for the one that the graph was traced on.
+        notes: sentences for the reader of the plan.
     """
 
     budget_bytes: int | None
@@ -63,6 +65,8 @@ class Settings:
     recompute: tuple[str, ...]
     fingerprint: str
     declared: tuple[DeclaredOp, ...] = ()
+    device_type: str | None = None
+    notes: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -81,6 +85,14 @@ def needs_plan(joint: JointProgram) -> bool:
 
 def plan_and_split(joint: JointProgram, settings: Settings, graph_name: str) -> Planned:
     """All steps. Raises BudgetTooSmall before anything is emitted."""
+    plan, inputs, point = make_plan(joint, settings, graph_name)
+    forward, backward = split_program(joint, inputs.program, point.decision)
+    check_split(forward, backward, joint.num_fwd_outputs)
+    return Planned(forward, backward, plan)
+
+
+def make_plan(joint: JointProgram, settings: Settings, graph_name: str) -> tuple[Plan, Inputs, FrontierPoint]:
+    """The steps before the first node is written: the plan, what it was made from, and the decision it records."""
     start = time.perf_counter()
     inputs = collect_inputs(joint, settings)  # what is there, what it costs, what is forbidden
     frontier = Frontier(inputs.program, Effort(seconds=settings.time_limit))  # one curve of plans for any budget
@@ -91,10 +103,8 @@ def plan_and_split(joint: JointProgram, settings: Settings, graph_name: str) -> 
     check_schedule(inputs.program, point.decision, names)  # before a single node is written
     live = [moment.live_bytes for moment in plan.timeline]
     check_timeline(inputs.program, point.decision.schedule, live, plan.peak_bytes, names)
-    forward, backward = split_program(joint, inputs.program, point.decision)
-    check_split(forward, backward, joint.num_fwd_outputs)
     logger.info("%s", format_line(plan))
-    return Planned(forward, backward, plan)
+    return plan, inputs, point
 
 
 def trace_curve(
@@ -108,7 +118,7 @@ def trace_curve(
 
 def collect_inputs(joint: JointProgram, settings: Settings) -> Inputs:
     """Facts, constraints, prices and the solver's program of a joint graph."""
-    facts = collect_facts(joint, {op.name: op for op in settings.declared})
+    facts = collect_facts(joint, {op.name: op for op in settings.declared}, settings.device_type)
     constraints = collect_constraints(joint, facts, settings.save, settings.recompute, settings.declared)
     work = describe_work(joint, facts, is_fusing=settings.is_fusing)
     prices = price_values(work, settings.device)
@@ -123,8 +133,17 @@ def _request(facts: Facts, settings: Settings, graph_name: str) -> Request:
     graph = hashlib.sha256()
     for value in facts.values:
         graph.update(repr((value.name, value.op, value.inputs, value.shape, value.dtype)).encode())
+    own = graph.hexdigest()
     graph.update(settings.fingerprint.encode())
-    return Request(graph_name, graph.hexdigest(), settings.device.name, torch_compat.torch_version(), budget)
+    return Request(
+        graph_name=graph_name,
+        fingerprint=graph.hexdigest(),
+        graph_fingerprint=own,
+        device=settings.device.name,
+        torch_version=torch_compat.torch_version(),
+        budget_bytes=budget,
+        notes=settings.notes,
+    )
 
 
 def choose_point(frontier: Frontier, inputs: Inputs, request: Request, settings: Settings) -> FrontierPoint:

@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from .cost.values import Prices
 from .graph.constraints import Constraints
 from .graph.facts import Facts
+from .lives import find_role, record_lives
 from .plan_types import (
     AliveRecord,
     Curve,
@@ -39,13 +40,15 @@ FLAT_SHARE = 0.1
 
 @dataclass(frozen=True)
 class Request:
-    """What was asked: the graph's name, its fingerprint, the device, the budget (None: no limit)."""
+    """What was asked: the graph's name, fingerprints, the device, the budget (None: no limit); notes to pass on."""
 
     graph_name: str
     fingerprint: str
+    graph_fingerprint: str
     device: str
     torch_version: str
     budget_bytes: int | None
+    notes: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -86,6 +89,8 @@ def record_plan(
         cheaper=_neighbour(frontier.next_faster(point)),
         smaller=_neighbour(frontier.next_smaller(point)),
         notes=_notes(inputs, frontier, request),
+        graph_fingerprint=request.graph_fingerprint,
+        lives=record_lives(inputs.program, inputs.facts, point.decision),
         plan_seconds=plan_seconds,
     )
 
@@ -209,17 +214,11 @@ def record_alive(inputs: Inputs, point: FrontierPoint) -> tuple[AliveRecord, ...
     is_backward_now = timeline.peak_position >= len(timeline.forward_bytes)
     for v, size in list_alive(program, point.decision.schedule, timeline.peak_position):
         value = inputs.facts.values[v]
-        role: Role = "gradient" if v in gradients else _role(program, point, v, is_backward_now)
+        role: Role = "gradient" if v in gradients else find_role(
+            program, point.decision, v, is_backward=is_backward_now
+        )
         rows.append(AliveRecord(value.name, size, role, value.module, value.source))
     return tuple(sorted(rows, key=lambda row: -row.bytes))
-
-
-def _role(program: Program, point: FrontierPoint, v: int, is_backward_now: bool) -> Role:
-    if v in point.decision.kept:
-        return "kept"
-    if is_backward_now and not program.is_backward[v]:
-        return "recomputed"
-    return "temporary"
 
 
 def _neighbour(point: FrontierPoint | None) -> Neighbour | None:
@@ -228,7 +227,7 @@ def _neighbour(point: FrontierPoint | None) -> Neighbour | None:
 
 def _notes(inputs: Inputs, frontier: Frontier, request: Request) -> tuple[str, ...]:
     program = inputs.program
-    notes = ["each graph of a model gets the whole budget; one budget for all of them is not shared yet"]
+    notes = ["each graph of a model gets the whole budget; one budget for all of them is not shared yet", *request.notes]
     fastest, smallest = frontier.fastest, frontier.smallest
     if not frontier.is_complete:
         notes.append(

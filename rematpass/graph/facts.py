@@ -64,11 +64,20 @@ class Facts:
     open_sizes: tuple[OpenSize, ...] = ()
 
 
-def collect_facts(joint: JointProgram, declared: Mapping[str, DeclaredOp] = MappingProxyType({})) -> Facts:
-    """One `ValueFacts` per node of the joint graph, in order. `declared`: what users said of custom operators."""
+def collect_facts(
+    joint: JointProgram,
+    declared: Mapping[str, DeclaredOp] = MappingProxyType({}),
+    device_type: str | None = None,
+) -> Facts:
+    """One `ValueFacts` per node of the joint graph, in order.
+
+    Args:
+        joint: the graph.
+        declared: what users said of custom operators.
+        device_type: of the device that will run it ("cpu", "cuda"); None for the one it was traced on.
+    """
     ids = {node: i for i, node in enumerate(joint.nodes)}
-    device_type = _device_type(joint.nodes)
-    block = CUDA_BLOCK_BYTES if device_type == "cuda" else 1
+    device_type = device_type or _device_type(joint.nodes)
     values: list[ValueFacts] = []
     for i, node in enumerate(joint.nodes):
         inputs = tuple(dict.fromkeys(ids[u] for u in node.all_input_nodes))
@@ -76,13 +85,13 @@ def collect_facts(joint: JointProgram, declared: Mapping[str, DeclaredOp] = Mapp
         if kind is Kind.PART and values[inputs[0]].kind is Kind.VIEW:
             kind = Kind.VIEW  # one of several views (split, unbind): no memory of its own
         root = values[inputs[0]].root if kind is Kind.VIEW and inputs else i
-        values.append(_describe(node, kind, inputs, root, i == root, block, declared))
+        values.append(_describe(node, kind, inputs, root, i == root, device_type, declared))
     for i, node in enumerate(joint.nodes):
         label = "" if joint.is_backward[i] else torch_compat.user_label(node)
         if label and values[i].kind is Kind.VIEW:
             owner = values[values[i].root]
             values[values[i].root] = replace(owner, labels=tuple(dict.fromkeys((*owner.labels, label))))
-    return Facts(tuple(values), _static_bytes(joint, block), device_type, open_sizes(joint.nodes))
+    return Facts(tuple(values), _static_bytes(joint, _block_bytes(device_type)), device_type, open_sizes(joint.nodes))
 
 
 def _describe(
@@ -91,10 +100,11 @@ def _describe(
     inputs: tuple[int, ...],
     root: int,
     is_owner: bool,
-    block: int,
+    device_type: str,
     declared: Mapping[str, DeclaredOp],
 ) -> ValueFacts:
     value = node.meta.get("val")
+    block = _block_bytes(device_type)
     tensor = value if isinstance(value, torch.Tensor) else None
     first = next(tensors_in(value), None)
     size = _round_up(storage_bytes(tensor), block) if tensor is not None else 0
@@ -109,18 +119,23 @@ def _describe(
         shape=tuple(concrete(s) for s in tensor.shape) if tensor is not None else (),
         dtype=str(first.dtype).removeprefix("torch.") if first is not None else "",
         flops=count_flops(node, declared) if node.op == "call_function" else 0,
-        workspace_bytes=_scratch_bytes(node, kind, value, block),
-        is_heavy=is_heavy(node),
+        workspace_bytes=_scratch_bytes(node, kind, value, device_type),
+        is_heavy=device_type == "cpu" and is_heavy(node),
         module=module_path(node),
         source=source_line(node),
     )
 
 
-def _scratch_bytes(node: fx.Node, kind: Kind, value: object, block: int) -> int:
+def _scratch_bytes(node: fx.Node, kind: Kind, value: object, device_type: str) -> int:
     """Scratch of the op, and everything a multi-result op returns: its parts are counted one by one after it ran."""
     parts = value if isinstance(value, (tuple, list)) and kind is not Kind.VIEW else ()
+    block = _block_bytes(device_type)
     returned = sum(_round_up(storage_bytes(t), block) for t in parts if isinstance(t, torch.Tensor))
-    return returned + workspace_bytes(node)
+    return returned + workspace_bytes(node, device_type)
+
+
+def _block_bytes(device_type: str) -> int:
+    return CUDA_BLOCK_BYTES if device_type == "cuda" else 1
 
 
 def storage_bytes(value: torch.Tensor) -> int:

@@ -24,6 +24,16 @@ from .compiler import (
     mode_patches,
     tracing_state,
 )
+from .fakes import (
+    StandIns,
+    TorchDynamoException,
+    fuse_dropout_attention,
+    has_no_memory,
+    is_wrapper,
+    map_leaves,
+    tensor_places,
+    use_modes_of,
+)
 from .graphs import (
     NO_VERSION_CHECK,
     checkpoint_region,
@@ -47,6 +57,13 @@ from .job import default_store
 from .sizes import evaluated, traced_with, upper_bounds
 
 __all__ = [
+    "use_modes_of",
+    "map_leaves",
+    "is_wrapper",
+    "has_no_memory",
+    "fuse_dropout_attention",
+    "TorchDynamoException",
+    "StandIns",
     "NO_VERSION_CHECK",
     "CustomPartitionerFn",
     "HigherOrderOperator",
@@ -79,6 +96,7 @@ __all__ = [
     "python_version",
     "side_tag",
     "storage_key",
+    "tensor_places",
     "torch_version",
     "traced_with",
     "tracing_state",
