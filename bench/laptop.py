@@ -38,7 +38,7 @@ class Case:
 # Published sizes of LLaMA 7B and of Llama 2 70B; budgets that only some recomputation meets. 70B in bfloat16 fits no
 # single device: its budget is a number of bytes, prices are one H200's.
 CASES = {
-    "llama-7b": Case(32, 4096, 32, 32, 11008, "32GiB", "h100-sxm", 15, 1),
+    "llama-7b": Case(32, 4096, 32, 32, 11008, "27GiB", "h100-sxm", 15, 1),
     "llama-70b": Case(80, 8192, 64, 8, 28672, "300GiB", "h200-sxm", 35, 2),
 }
 WORDS, SEQUENCE, BATCH = 32_000, 4096, 1

@@ -108,7 +108,9 @@ def frontier(
         kwargs: its keyword arguments.
         count: budgets, spread evenly between the fastest plan and the smallest; equal plans are listed once.
         progress: a progress bar on stderr; on a terminal when None.
-        loss, device, dtype: as for `plan`.
+        loss: as for `plan`.
+        device: as for `plan`.
+        dtype: as for `plan`.
         **options: as in `torch.compile(..., options=...)`, without memory_budget. `time_limit` has no effect here.
 
     Raises:

@@ -71,8 +71,8 @@ def make_settings(
         device_type: "cpu" or "cuda".
         topic: what is planned. Ranks of a job that plan the same share prices and the "auto" budget.
         is_fusing: the halves go to a compiler that fuses.
-        device: plan for this one: "cpu" (this host's processor, whatever it runs now) or a declared GPU. Its memory counts
-            as free.
+        device: plan for this one: "cpu" (this host's processor, whatever it runs now) or a declared GPU. Its memory
+            counts as free.
     """
     if device is not None:
         model, device_type = find_target(device)

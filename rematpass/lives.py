@@ -1,6 +1,6 @@
 """When each piece of memory comes and goes in a plan.
 
-In: what the planner knew, and a decision. Out: `LifeRecord` per storage. Never decides; the figures are the simulator's.
+In: what the planner knew, and a decision. Out: a `LifeRecord` per storage. Never decides, never simulates itself.
 """
 
 from __future__ import annotations

@@ -12,10 +12,7 @@ from dataclasses import asdict, dataclass, field
 from enum import StrEnum
 from os import PathLike
 from pathlib import Path
-from typing import TYPE_CHECKING, Literal
-
-if TYPE_CHECKING:
-    from .report.diff import PlanDiff
+from typing import Literal
 
 PLAN_SCHEMA = 3
 
@@ -232,6 +229,36 @@ class Plan:
         from .plan_file import save_plan
 
         return save_plan(self, path)
+
+
+@dataclass(frozen=True)
+class PlanDiff:
+    """What is different in `after`, seen from `before`; `print` it.
+
+    Attributes:
+        is_same_graph: both plan one graph.
+        kept_now: kept in `after`, but not in `before`, which has them, too.
+        recomputed_now: likewise.
+        gone, new: values that only one of them has.
+    """
+
+    before: Plan
+    after: Plan
+    is_same_graph: bool
+    kept_now: tuple[ValueRecord, ...]
+    recomputed_now: tuple[ValueRecord, ...]
+    gone: tuple[ValueRecord, ...]
+    new: tuple[ValueRecord, ...]
+
+    @property
+    def is_empty(self) -> bool:
+        """Whether the plans are equal."""
+        return self.before == self.after
+
+    def __str__(self) -> str:
+        from .report.diff import format_diff
+
+        return format_diff(self)
 
 
 @dataclass(frozen=True, slots=True)

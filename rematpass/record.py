@@ -214,8 +214,8 @@ def record_alive(inputs: Inputs, point: FrontierPoint) -> tuple[AliveRecord, ...
     is_backward_now = timeline.peak_position >= len(timeline.forward_bytes)
     for v, size in list_alive(program, point.decision.schedule, timeline.peak_position):
         value = inputs.facts.values[v]
-        role: Role = "gradient" if v in gradients else find_role(
-            program, point.decision, v, is_backward=is_backward_now
+        role: Role = (
+            "gradient" if v in gradients else find_role(program, point.decision, v, is_backward=is_backward_now)
         )
         rows.append(AliveRecord(value.name, size, role, value.module, value.source))
     return tuple(sorted(rows, key=lambda row: -row.bytes))
@@ -227,7 +227,10 @@ def _neighbour(point: FrontierPoint | None) -> Neighbour | None:
 
 def _notes(inputs: Inputs, frontier: Frontier, request: Request) -> tuple[str, ...]:
     program = inputs.program
-    notes = ["each graph of a model gets the whole budget; one budget for all of them is not shared yet", *request.notes]
+    notes = [
+        "each graph of a model gets the whole budget; one budget for all of them is not shared yet",
+        *request.notes,
+    ]
     fastest, smallest = frontier.fastest, frontier.smallest
     if not frontier.is_complete:
         notes.append(

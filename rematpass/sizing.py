@@ -90,7 +90,7 @@ class SizeSearch:
         return self.tried[-1].fits
 
     def _guess(self, low: int, high: int | None, last: int) -> int:
-        """Where a straight line through what is nearest to the budget crosses it; half way where that has not helped."""
+        """Where a line through what is nearest to the budget crosses it; half way where that has not helped."""
         near = sorted(self.tried, key=lambda t: abs(t.smallest_peak_bytes - self.budget_bytes))[:2]
         crossing = self._crossing(near)
         if high is None:

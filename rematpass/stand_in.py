@@ -82,8 +82,7 @@ def _content(cell: Any) -> object:
 
 def needs_stand_ins(model: object, arguments: Arguments) -> bool:
     """Whether a tensor of the model or of its arguments holds no numbers, so that nothing could run here."""
-    own = (tensor for place in _places(model) for tensor in place.values())
-    tensors = [*own, *torch_compat.leaves(arguments)]
+    tensors = [*(tensor for _, _, tensor in _tensors(model)), *torch_compat.leaves(arguments)]
     return any(isinstance(t, torch.Tensor) and torch_compat.has_no_memory(t) for t in tensors)
 
 
@@ -106,12 +105,10 @@ def stand_ins(model: object, arguments: Arguments, dtype: torch.dtype | None) ->
 
     undo: list[Callable[[], None]] = []
     try:
-        for place in _places(model):
-            for name, tensor in place.items():
-                if isinstance(tensor, torch.Tensor):
-                    _check_plain(name, tensor)
-                    undo.append(functools.partial(place.__setitem__, name, tensor))
-                    place[name] = replaced(tensor)
+        for place, name, tensor in list(_tensors(model)):
+            _check_plain(name, tensor)
+            undo.append(functools.partial(place.__setitem__, name, tensor))
+            place[name] = replaced(tensor)
         yield torch_compat.map_leaves(replaced, arguments)
     finally:
         for restore in reversed(undo):
@@ -126,6 +123,12 @@ def _places(model: object) -> Iterator[MutableMapping[str, Any]]:
             if id(module) not in seen:
                 seen.add(id(module))
                 yield from torch_compat.tensor_places(module)
+
+
+def _tensors(model: object) -> Iterator[tuple[MutableMapping[str, Any], str, torch.Tensor]]:
+    """(dict, key, tensor) of everything that modules hold."""
+    for place in _places(model):
+        yield from ((place, name, found) for name, found in place.items() if isinstance(found, torch.Tensor))
 
 
 def _check_plain(name: str, tensor: torch.Tensor) -> None:

@@ -1,15 +1,15 @@
 """Two plans compared, in words and bytes.
 
-In: two plans. Out: `PlanDiff`, which prints itself. Never decides which is better.
+In: two plans. Out: `PlanDiff`, and it as text or JSON. Never decides which is better.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict
 from typing import Any
 
-from rematpass.plan_types import Decision, Plan, ValueRecord
+from rematpass.plan_types import Decision, Plan, PlanDiff, ValueRecord
 
 from .sizes import format_bytes
 from .table import fold_values, value_table
@@ -25,57 +25,36 @@ _FIGURES = (
 _FACTS = ("device", "torch_version", "budget_bytes")
 
 
-@dataclass(frozen=True)
-class PlanDiff:
-    """What is different in `after`, seen from `before`.
+def format_diff(found: PlanDiff) -> str:
+    """What differs, section by section."""
+    if found.is_empty:
+        return "the plans are equal"
+    sections = [_figures(found.before, found.after), _time(found.before, found.after)]
+    if not found.is_same_graph:
+        sections.append(["the graphs differ: another model, size, dtype, version of torch, or way of tracing"])
+    for title, values in (
+        ("now kept", found.kept_now),
+        ("now recomputed", found.recomputed_now),
+        ("only before", found.gone),
+        ("only after", found.new),
+    ):
+        sections.append(_values(title, values))
+    return "\n\n".join("\n".join(lines) for lines in sections if lines)
 
-    Attributes:
-        is_same_graph: both plan one graph.
-        kept_now: kept in `after`, not in `before`.
-        recomputed_now: recomputed in `after`, not in `before`.
-        gone, new: values that only one of them has.
-    """
 
-    before: Plan
-    after: Plan
-    is_same_graph: bool
-    kept_now: tuple[ValueRecord, ...]
-    recomputed_now: tuple[ValueRecord, ...]
-    gone: tuple[ValueRecord, ...]
-    new: tuple[ValueRecord, ...]
-
-    @property
-    def is_empty(self) -> bool:
-        """Whether the plans are equal."""
-        return self.before == self.after
-
-    def __str__(self) -> str:
-        if self.is_empty:
-            return "the plans are equal"
-        sections = [_figures(self.before, self.after), _time(self.before, self.after)]
-        if not self.is_same_graph:
-            sections.append(["the graphs differ: another model, size, dtype, version of torch, or way of tracing"])
-        for title, values in (
-            ("now kept", self.kept_now),
-            ("now recomputed", self.recomputed_now),
-            ("only before", self.gone),
-            ("only after", self.new),
-        ):
-            sections.append(_values(title, values))
-        return "\n\n".join("\n".join(lines) for lines in sections if lines)
-
-    def to_record(self) -> dict[str, Any]:
-        """The same as a record for JSON."""
-        return {
-            "is_equal": self.is_empty,
-            "is_same_graph": self.is_same_graph,
-            "before": {name: getattr(self.before, name) for name in _names()},
-            "after": {name: getattr(self.after, name) for name in _names()},
-            **{
-                name: [asdict(value) for value in getattr(self, name)]
-                for name in ("kept_now", "recomputed_now", "gone", "new")
-            },
-        }
+def diff_record(found: PlanDiff) -> dict[str, Any]:
+    """The same as a record for JSON."""
+    names = [*_FACTS, *(name for _, name in _FIGURES), "recompute_seconds", "step_seconds"]
+    return {
+        "is_equal": found.is_empty,
+        "is_same_graph": found.is_same_graph,
+        "before": {name: getattr(found.before, name) for name in names},
+        "after": {name: getattr(found.after, name) for name in names},
+        **{
+            name: [asdict(value) for value in getattr(found, name)]
+            for name in ("kept_now", "recomputed_now", "gone", "new")
+        },
+    }
 
 
 def diff_plans(before: Plan, after: Plan) -> PlanDiff:
@@ -84,7 +63,9 @@ def diff_plans(before: Plan, after: Plan) -> PlanDiff:
 
     def turned(decision: Decision) -> tuple[ValueRecord, ...]:
         return tuple(
-            v for name, v in new.items() if v.decision is decision and name in old and old[name].decision is not decision
+            v
+            for name, v in new.items()
+            if v.decision is decision and name in old and old[name].decision is not decision
         )
 
     return PlanDiff(
@@ -96,10 +77,6 @@ def diff_plans(before: Plan, after: Plan) -> PlanDiff:
         gone=tuple(v for name, v in old.items() if name not in new),
         new=tuple(v for name, v in new.items() if name not in old),
     )
-
-
-def _names() -> list[str]:
-    return [*_FACTS, *(name for _, name in _FIGURES), "recompute_seconds", "step_seconds"]
 
 
 def _figures(before: Plan, after: Plan) -> list[str]:
@@ -128,10 +105,11 @@ def _signed(size_bytes: int) -> str:
 def _time(before: Plan, after: Plan) -> list[str]:
     if before.recompute_seconds == after.recompute_seconds and before.step_seconds == after.step_seconds:
         return []
-    return [
-        f"extra time: {before.recompute_seconds * 1e3:.3f} ms ({before.recompute_fraction:+.1%} of step) -> "
-        f"{after.recompute_seconds * 1e3:.3f} ms ({after.recompute_fraction:+.1%} of step)"
-    ]
+    return [f"extra time: {_extra(before)} -> {_extra(after)}"]
+
+
+def _extra(plan: Plan) -> str:
+    return f"{plan.recompute_seconds * 1e3:.3f} ms ({plan.recompute_fraction:+.1%} of step)"
 
 
 def _values(title: str, values: Sequence[ValueRecord]) -> list[str]:

@@ -49,7 +49,14 @@ def format_line(plan: Plan) -> str:
 
 def format_plan(plan: Plan) -> str:
     """The plan as a table: kept values, recomputed values, what is alive at the peak, the neighbouring plans."""
-    sections = (format_header(plan), _kept(plan), _recomputed(plan), _peak(plan), format_neighbours(plan), list(plan.notes))
+    sections = (
+        format_header(plan),
+        _kept(plan),
+        _recomputed(plan),
+        _peak(plan),
+        format_neighbours(plan),
+        list(plan.notes),
+    )
     return "\n\n".join("\n".join(lines) for lines in sections if lines)
 
 

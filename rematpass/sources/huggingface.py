@@ -106,18 +106,17 @@ def _override(config: Any, settings: Mapping[str, str]) -> None:
 
 
 def _build(transformers: Any, config: Any) -> Any:
-    wanted = next((getattr(transformers, name, None) for name in config.architectures or ()), None)
+    heads = (getattr(transformers, name) for name in _HEADS)
+    named = (getattr(transformers, name, None) for name in config.architectures or ())
+    fitting = (head.from_config for head in heads if type(config) in head._model_mapping)
+    make = next((maker for maker in (*named, *fitting) if maker is not None), None)
+    if make is None:
+        raise OptionError(f"transformers has no model for a {type(config).__name__}")
     try:
         with torch.device("meta"):
-            if wanted is not None:
-                return wanted(config)
-            for name in _HEADS:
-                head = getattr(transformers, name)
-                if type(config) in head._model_mapping:
-                    return head.from_config(config)
+            return make(config)
     except (TypeError, ValueError, ImportError, AttributeError, RuntimeError, ZeroDivisionError) as error:
         raise OptionError(f"the configuration makes no model: {type(error).__name__}: {error}") from error
-    raise OptionError(f"transformers has no model for a {type(config).__name__}")
 
 
 def _make_arguments(model: Any, config: Any, sizes: Sizes) -> tuple[dict[str, Any], str]:
@@ -156,7 +155,7 @@ def _longest(config: Any) -> int | None:
 
 def _picture_arguments(model: Any, config: Any, batch: int, sequence: int | None) -> tuple[dict[str, Any], str]:
     if sequence is not None:
-        raise OptionError(f"{type(model).__name__} takes pictures: --sequence has no meaning. Try: --set image_size=...")
+        raise OptionError(f"{type(model).__name__} takes pictures, no --sequence. Try: --set image_size=...")
     size = getattr(config, "image_size", None) or 224
     height, width = (size, size) if isinstance(size, int) else size
     channels = getattr(config, "num_channels", None) or 3

@@ -19,8 +19,8 @@ class LoraLinear(nn.Module):
         super().__init__()
         place = {"device": base.weight.device, "dtype": base.weight.dtype}
         self.base = base
-        self.down = nn.Linear(base.in_features, rank, bias=False, **place)  # type: ignore[arg-type]
-        self.up = nn.Linear(rank, base.out_features, bias=False, **place)  # type: ignore[arg-type]
+        self.down = nn.Linear(base.in_features, rank, bias=False, **place)
+        self.up = nn.Linear(rank, base.out_features, bias=False, **place)
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         """(..., in_features) -> (..., out_features)."""

@@ -114,7 +114,8 @@ def _read(made: Any, text: str) -> Source:
     if not 2 <= len(parts) <= 4 or not callable(parts[0]):
         kinds = ", ".join(type(part).__name__ for part in parts)
         raise OptionError(f"{text} returned ({kinds}). Try: return {_RETURNS}")
-    model, args, kwargs, loss = (*parts, *(None,) * (4 - len(parts)))
+    model, args = parts[:2]
+    kwargs, loss = (*parts[2:], None, None)[:2]
     args = args if isinstance(args, tuple | list) else (args,)
     if not isinstance(kwargs, Mapping | None) or not (loss is None or callable(loss)):
         raise OptionError(f"{text} returned kwargs or a loss of another type. Try: return {_RETURNS}")

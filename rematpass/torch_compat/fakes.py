@@ -106,9 +106,9 @@ def _attend(
     value: torch.Tensor,
     attn_mask: torch.Tensor | None = None,
     dropout_p: float = 0.0,
-    is_causal: bool = False,  # noqa: FBT001, FBT002  torch's own signature
+    is_causal: bool = False,
     scale: float | None = None,
-    enable_gqa: bool = False,  # noqa: FBT001, FBT002
+    enable_gqa: bool = False,
 ) -> torch.Tensor:
     """`scaled_dot_product_attention`, fused also where dropout keeps the CPU from it."""
     is_plain = dropout_p == 0 or query.dim() != 4 or query.shape[-1] != value.shape[-1] or enable_gqa

@@ -32,7 +32,8 @@ MAY_IMPORT = {
     "graph": {*FREE, "declared", "torch_compat", "cost", "solve"},
     "emit": {*FREE, "torch_compat", "graph", "solve"},
     "check": {*FREE, "torch_compat", "cost", "solve", "graph"},
-    "report": {*FREE, "check", "cost"},
+    "sizing": {"errors", "plan_types"},
+    "report": {*FREE, "check", "cost", "sizing"},
     "store": {*FREE, "plan_file"},
     "naming": {"errors", "torch_compat"},
     "lives": {*FREE, "solve", "graph"},
@@ -45,12 +46,14 @@ MAY_IMPORT = {
     "look": {*BELOW_PIPELINE, "pipeline", "device", "backend", "stand_in"},
     "api": {*BELOW_PIPELINE, "pipeline", "device", "backend", "look"},
     "__init__": {*BELOW_PIPELINE, "api", "naming", "plan_file", "version"},
+    "sources": {*FREE, "stand_in"},
+    "commands": {*BELOW_PIPELINE, "device", "sources", "sizing", "stand_in", "__init__"},
     "demo": {*BELOW_PIPELINE, "pipeline", "__init__"},
-    "cli": {*BELOW_PIPELINE, "pipeline", "backend", "__init__", "demo"},
+    "cli": {*BELOW_PIPELINE, "pipeline", "backend", "__init__", "demo", "commands"},
     "__main__": {"cli"},
 }
 # Upward, and so only inside the function that prints or saves.
-MAY_IMPORT_TO_SHOW = {"errors": {"report"}, "plan_types": {"report", "plan_file"}}
+MAY_IMPORT_TO_SHOW = {"errors": {"report"}, "plan_types": {"report", "plan_file"}, "sizing": {"report"}}
 # The type that the solver takes: graph/ fills it in. Nothing else of solve/ is open to it.
 SOLVER_INPUT = f"{PACKAGE}.solve.program."
 
