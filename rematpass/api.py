@@ -23,8 +23,20 @@ from .options import Options, parse_options
 from .pipeline import Settings, make_plan, needs_plan, plan_and_split, trace_curve
 from .plan_types import Curve, CurvePoint, Plan
 from .report.progress import Tick, open_progress
+from .resize import SizedArguments
+from .sizing import MaxSize, find_max_size
 
-__all__ = ["Curve", "CurvePoint", "frontier", "inductor_options", "partition_fn", "plan", "plans"]
+__all__ = [
+    "Curve",
+    "CurvePoint",
+    "MaxSize",
+    "frontier",
+    "inductor_options",
+    "max_size",
+    "partition_fn",
+    "plan",
+    "plans",
+]
 
 
 def _read(memory_budget: object, options: Mapping[str, object]) -> Options:
@@ -132,6 +144,59 @@ def frontier(
             return trace_curve(joint, settings, count, lambda done: advance(Tick("plans", done, count)))
 
     return look_at_step(Step(model, args, kwargs, loss, device, dtype), _read("none", options), use)
+
+
+def max_size(
+    model: Callable[..., Any],
+    args: Sequence[Any] | Callable[[int], Sequence[Any]] = (),
+    kwargs: Mapping[str, Any] | None = None,
+    *,
+    vary: str,
+    memory_budget: object = "auto",
+    step: int = 1,
+    most: int = 2**20,
+    **options: Any,
+) -> MaxSize:
+    """The largest batch, or the longest sequence, for which some plan fits the budget; with its plan.
+
+    A size is planned exactly for every answer that is tried; peaks are taken to grow with the size, and straight lines
+    through them tell what to try next. The answer fits, and the next size does not.
+
+    Args:
+        model: as for `plan`.
+        args: positional arguments at one size, from which others are made; or a function from a size to them.
+        kwargs: keyword arguments; their tensors are resized as those of `args`.
+        vary: "batch": the first dimension of every tensor that has the first tensor's; "sequence": every later
+            dimension that is as large as the second one of the first tensor that has two.
+        memory_budget: as for `plan`.
+        step: sizes are multiples of it.
+        most: no larger size is tried.
+        **options: `loss`, `device`, `dtype` and options as for `plan`.
+
+    Raises:
+        OptionError: a wrong option, or arguments whose sizes do not tell what to vary.
+        BudgetTooSmall: not even one step fits.
+        RematError: as for `plan`.
+
+    Example:
+        >>> import torch, rematpass
+        >>> with torch.device("meta"):
+        ...     model, x = torch.nn.Linear(1024, 1024), torch.empty(1, 1024)
+        >>> found = rematpass.max_size(
+        ...     model, (x,), vary="batch", memory_budget="16MiB", device="l4", loss=lambda y: y.sum()
+        ... )
+        >>> found.size, found.above, found.plan.peak_bytes <= 16 * 2**20
+        (1022, 1023, True)
+    """
+    if memory_budget == "none":
+        raise OptionError("memory_budget='none' has no largest size. Try: bytes, '80%' or 'auto'")
+    sized = SizedArguments(args, kwargs or {}, vary)
+
+    def plan_at(size: int) -> Plan:
+        args_there, kwargs_there = sized.at(size)
+        return plan(model, args_there, kwargs_there, memory_budget=memory_budget, **options)
+
+    return find_max_size(plan_at, vary, start=sized.size, step=step, most=most)
 
 
 def plans(compiled: object) -> list[Plan]:

@@ -18,7 +18,7 @@ from .cost.cpu_probe import cpu_model
 from .cost.device_model import DECLARED, DeviceModel, find_device
 from .cost.memory import host_memory
 from .declared import declared_ops
-from .options import Options, cache_dir, resolve_budget
+from .options import MemoryBudget, Options, cache_dir, resolve_budget
 from .pipeline import Settings
 from .ranks import share_budget, share_device
 
@@ -51,6 +51,16 @@ def find_target(name: str) -> tuple[DeviceModel, str]:
     return find_device(name), "cuda"
 
 
+def budget_on(device: str, budget: MemoryBudget, reserve: MemoryBudget | None = None) -> int | None:
+    """A budget in bytes on a device to plan for, all of whose memory counts as free; None for no limit."""
+    total = _target_bytes(*find_target(device))
+    return resolve_budget(budget, total_bytes=total, free_bytes=total, reserve=reserve)
+
+
+def _target_bytes(model: DeviceModel, device_type: str) -> int:
+    return model.memory_bytes if device_type != "cpu" else host_memory().total_bytes
+
+
 @cache
 def present_device(device_type: str) -> DeviceModel:
     """The model of the device of this type in this machine; the CPU is measured once and remembered."""
@@ -76,7 +86,7 @@ def make_settings(
     """
     if device is not None:
         model, device_type = find_target(device)
-        total = free = model.memory_bytes if device_type != "cpu" else host_memory().total_bytes
+        total = free = _target_bytes(model, device_type)
     else:
         model = share_device(device_type, present_device(device_type))
         memory = device_memory(torch.device(device_type))

@@ -156,4 +156,5 @@ def _folded(members: Sequence[LifeRecord], path: str) -> str:
         return path or "(no module)"
     before, after = path.split("*")
     numbers = [int(life.module[len(before) : len(life.module) - len(after) or None]) for life in members]
-    return f"{before}[{format_ranges(numbers)}]{after}"
+    inside = f"[{format_ranges(numbers)}]" if len(set(numbers)) > 1 else str(numbers[0])
+    return f"{before}{inside}{after}"

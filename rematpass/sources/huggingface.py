@@ -20,14 +20,14 @@ from .values import read_value
 
 # Which head a model type is trained with, in this order.
 _HEADS = (
-    "AutoModelForCausalLM",
-    "AutoModelForSeq2SeqLM",
     "AutoModelForMaskedLM",
+    "AutoModelForCausalLM",
     "AutoModelForImageClassification",
     "AutoModelForAudioClassification",
     "AutoModelForSequenceClassification",
     "AutoModel",
 )
+_DEFAULT_LOSS = "ForCausalLM"
 _DEFAULT_BATCH = 1
 _DEFAULT_SEQUENCE = 2048
 _TOKEN_LABELS = ("CausalLM", "Seq2SeqLM", "MaskedLM", "LMHeadModel", "ConditionalGeneration")
@@ -46,13 +46,16 @@ def load_config(text: str, sizes: Sizes, settings: Mapping[str, str]) -> Source:
             model that takes neither tokens nor pictures.
     """
     transformers = _import_transformers()
-    config = _find_config(transformers, text)
-    _override(config, settings)
+    config = _find_config(transformers, text, settings)
     for name, value in (("use_cache", False), ("gradient_checkpointing", False)):
         if hasattr(config, name):
             setattr(config, name, value)
+    if getattr(config, "is_encoder_decoder", False) and getattr(config, "decoder_start_token_id", 0) is None:
+        config.decoder_start_token_id = 0  # which token is of no matter here
     model = _build(transformers, config)
     model.train()
+    if getattr(model, "loss_type", "") is None and _has_token_labels(model):
+        model.loss_type = _DEFAULT_LOSS  # what it falls back to, but with a warning that breaks the graph
     kwargs, words = _make_arguments(model, config, sizes)
     name = type(model).__name__
     return Source(model, (), kwargs, _pick_loss if "labels" in kwargs else None, f"{name} of hf:{text}, {words}")
@@ -66,14 +69,14 @@ def _import_transformers() -> Any:
     return transformers
 
 
-def _find_config(transformers: Any, text: str) -> Any:
+def _find_config(transformers: Any, text: str, settings: Mapping[str, str]) -> Any:
     path = Path(text)
     path = path / "config.json" if path.is_dir() else path
-    if path.is_file():
-        return _read_config(transformers, path)
     types = list(transformers.CONFIG_MAPPING)
+    if path.is_file():
+        return _make_config(transformers, _read_fields(transformers, path), settings)
     if text in types:
-        return transformers.AutoConfig.for_model(text)
+        return _make_config(transformers, {"model_type": text}, settings)
     near = difflib.get_close_matches(text, types, n=3)
     hint = f" Did you mean {' or '.join(near)}?" if near else ""
     raise OptionError(
@@ -82,31 +85,39 @@ def _find_config(transformers: Any, text: str) -> Any:
     )
 
 
-def _read_config(transformers: Any, path: Path) -> Any:
+def _read_fields(transformers: Any, path: Path) -> dict[str, Any]:
     try:
         found = json.loads(path.read_text())
     except (OSError, ValueError) as error:
         raise OptionError(f"hf:{path} cannot be read: {error}") from error
     kind = found.get("model_type") if isinstance(found, dict) else None
-    if kind not in transformers.CONFIG_MAPPING:
-        raise OptionError(
-            f"hf:{path}: model_type is {kind!r}, which transformers {transformers.__version__} does not have; code from "
-            "the network is not run. Try: build the model in a module and name that (my_module:build_model)"
-        )
-    return transformers.CONFIG_MAPPING[kind].from_dict(found)
+    if kind in transformers.CONFIG_MAPPING:
+        return dict(found)
+    version = transformers.__version__
+    raise OptionError(
+        f"hf:{path}: model_type is {kind!r}, which transformers {version} does not have; code from the network is not "
+        "run. Try: build the model in a module and name that (my_module:build_model)"
+    )
 
 
-def _override(config: Any, settings: Mapping[str, str]) -> None:
+def _make_config(transformers: Any, fields: Mapping[str, Any], settings: Mapping[str, str]) -> Any:
+    """The configuration, overrides in it from the start: other fields are worked out from them."""
+    kind = transformers.CONFIG_MAPPING[fields["model_type"]]
     for name, text in settings.items():
-        if not hasattr(config, name):
-            near = difflib.get_close_matches(name, list(config.to_dict()), n=3)
+        if name not in fields and not hasattr(kind(), name):
+            near = difflib.get_close_matches(name, list(kind().to_dict()), n=3)
             hint = f" Did you mean {' or '.join(near)}?" if near else ""
-            raise OptionError(f"{name}={text}: a {config.model_type} configuration has no such field.{hint}")
-        setattr(config, name, read_value(text))
+            raise OptionError(f"{name}={text}: a {fields['model_type']} configuration has no such field.{hint}")
+    given = {name: read_value(text) for name, text in settings.items()}
+    try:
+        return kind(**{name: value for name, value in {**fields, **given}.items() if name != "model_type"})
+    except Exception as error:  # each version of transformers checks fields with other classes of errors
+        raise OptionError(f"a {fields['model_type']} configuration does not take {given}: {error}") from error
 
 
 def _build(transformers: Any, config: Any) -> Any:
-    heads = (getattr(transformers, name) for name in _HEADS)
+    both = ("AutoModelForSeq2SeqLM",) if getattr(config, "is_encoder_decoder", False) else ()
+    heads = (getattr(transformers, name) for name in (*both, *_HEADS))
     named = (getattr(transformers, name, None) for name in config.architectures or ())
     fitting = (head.from_config for head in heads if type(config) in head._model_mapping)
     make = next((maker for maker in (*named, *fitting) if maker is not None), None)
@@ -115,7 +126,7 @@ def _build(transformers: Any, config: Any) -> Any:
     try:
         with torch.device("meta"):
             return make(config)
-    except (TypeError, ValueError, ImportError, AttributeError, RuntimeError, ZeroDivisionError) as error:
+    except Exception as error:  # whatever the model makes of impossible figures
         raise OptionError(f"the configuration makes no model: {type(error).__name__}: {error}") from error
 
 
