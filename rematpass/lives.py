@@ -44,9 +44,10 @@ def find_role(program: Program, decision: Decision, v: int, *, is_backward: bool
     """What a storage is there for while one half runs, gradients aside."""
     if v in decision.kept:
         return "kept"
-    if is_backward and not program.is_backward[v]:
-        return "recomputed"
-    return "temporary"
+    if not is_backward or program.is_backward[v]:
+        return "temporary"
+    is_returned = v in {program.root[output] for output in program.forward_outputs}
+    return "kept" if is_returned and v not in decision.schedule.backward else "recomputed"
 
 
 def _spans(half: _Half) -> Iterator[tuple[int, int, int, int]]:

@@ -55,13 +55,15 @@ class ValueFacts:
 class Facts:
     """All values of a joint graph in order, and the bytes of the forward's inputs (distinct storages).
 
-    `open_sizes` are dynamic dimensions that may become larger than what these figures stand for.
+    `open_sizes` are dynamic dimensions that may become larger than what these figures stand for; `static_inputs` are
+    the values of parameters and buffers.
     """
 
     values: tuple[ValueFacts, ...]
     static_bytes: int
     device_type: str
     open_sizes: tuple[OpenSize, ...] = ()
+    static_inputs: tuple[int, ...] = ()
 
 
 def collect_facts(
@@ -91,7 +93,13 @@ def collect_facts(
         if label and values[i].kind is Kind.VIEW:
             owner = values[values[i].root]
             values[values[i].root] = replace(owner, labels=tuple(dict.fromkeys((*owner.labels, label))))
-    return Facts(tuple(values), _static_bytes(joint, _block_bytes(device_type)), device_type, open_sizes(joint.nodes))
+    return Facts(
+        values=tuple(values),
+        static_bytes=_static_bytes(joint, _block_bytes(device_type)),
+        device_type=device_type,
+        open_sizes=open_sizes(joint.nodes),
+        static_inputs=joint.static_inputs,
+    )
 
 
 def _describe(
