@@ -20,6 +20,7 @@ from .cost.memory import host_memory
 from .declared import declared_ops
 from .options import MemoryBudget, Options, cache_dir, resolve_budget
 from .pipeline import Settings
+from .plan_file import load_plan
 from .ranks import share_budget, share_device
 
 # Marketing names as CUDA reports them, in the order they are looked for.
@@ -96,10 +97,12 @@ def make_settings(
     if is_above and budget is not None:
         budget = share_budget(topic, budget, free)
     declared = declared_ops()
+    replay = None if options.plan is None else load_plan(options.plan)
     parts = (
         *(options.fingerprint(), str(budget), str(is_above), model.to_json(), str(is_fusing), _code_fingerprint()),
         *(op.fingerprint for op in declared),
         *((device_type,) if device is not None else ()),
+        *((replay.to_json(),) if replay is not None else ()),
     )
     return Settings(
         budget_bytes=budget,
@@ -112,6 +115,7 @@ def make_settings(
         recompute=options.recompute,
         fingerprint=hashlib.sha256("\n".join(parts).encode()).hexdigest(),
         declared=declared,
+        replay=replay,
         device_type=device_type if device is not None else None,
         notes=() if device is None else (STAND_IN_NOTE.format(device=model.name),),
     )

@@ -15,7 +15,7 @@ import torch
 from torch import fx
 
 from . import torch_compat
-from .backend import Halves, Partitioner, compile_patches, device_type, plan_topic
+from .backend import Halves, Partitioner, compile_patches, device_type, errors_pass, plan_topic
 from .device import find_target, make_settings
 from .errors import OptionError, RematError
 from .graph.capture import JointProgram
@@ -91,7 +91,8 @@ def _trace(
     model, loss, target = traced.step.model, traced.step.loss, traced.target
 
     def stop_at_joint_graph(gm: fx.GraphModule, inputs: Sequence[Any]) -> Callable[..., Any]:
-        settings = make_settings(options, device_type(inputs), plan_topic(gm, inputs, options), device=target)
+        with errors_pass():
+            settings = make_settings(options, device_type(inputs), plan_topic(gm, inputs, options), device=target)
         if target is not None:
             torch_compat.use_modes_of(inputs)
         if settings.device_type not in (None, "cpu"):

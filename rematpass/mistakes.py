@@ -64,7 +64,7 @@ def _is_wide_copy(facts: Facts, v: int) -> bool:
 
 
 def _logits(facts: Facts, program: Program) -> set[int]:
-    """What a forward lookup of one number a row (the right word's loss) reads, while it is as large."""
+    """What a forward lookup of one number a row (a loss) reads, back to where it is no longer as large."""
     found: set[int] = set()
     lookups = [v for v, value in enumerate(facts.values) if value.op == "gather" and not program.is_backward[v]]
     for lookup in lookups:
@@ -85,8 +85,8 @@ def find_notes(constraints: Constraints, dominating: Dominating | None) -> Itera
     asked = sum(wish is not None for wish in constraints.wishes)
     if asked:
         yield (
-            f"your own checkpointing (torch.utils.checkpoint) is on, too: it speaks of {asked} values. Try: without it; "
-            "the plan decides the same under the budget, with more freedom"
+            f"your own checkpointing (torch.utils.checkpoint) is on, too, for {asked} values. Try: without it; the "
+            "plan decides the same under the budget, with more freedom"
         )
     if dominating is not None:
         yield from dominating.words()

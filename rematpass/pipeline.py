@@ -6,6 +6,7 @@ itself.
 
 from __future__ import annotations
 
+import dataclasses
 import hashlib
 import logging
 import time
@@ -30,8 +31,10 @@ from .graph.constraints import collect_constraints
 from .graph.facts import Facts, collect_facts
 from .plan_types import Curve, Plan
 from .record import Inputs, Request, record_alive, record_curve, record_plan
+from .replay import replay_decision
 from .report.table import format_line
 from .solve.descent import FrontierPoint
+from .solve.program import Decision
 from .solve.search import Effort, Frontier
 
 logger = logging.getLogger(__name__)
@@ -53,6 +56,7 @@ class Settings:
         fingerprint: of everything above and of the code.
         device_type: of the device that will run the step, None for the one that the graph was traced on.
         notes: sentences for the reader of the plan.
+        replay: the plan to follow instead of making one.
     """
 
     budget_bytes: int | None
@@ -67,6 +71,7 @@ class Settings:
     declared: tuple[DeclaredOp, ...] = ()
     device_type: str | None = None
     notes: tuple[str, ...] = ()
+    replay: Plan | None = None
 
 
 @dataclass(frozen=True)
@@ -85,18 +90,20 @@ def needs_plan(joint: JointProgram) -> bool:
 
 def plan_and_split(joint: JointProgram, settings: Settings, graph_name: str) -> Planned:
     """All steps. Raises BudgetTooSmall before anything is emitted."""
-    plan, inputs, point = make_plan(joint, settings, graph_name)
-    forward, backward = split_program(joint, inputs.program, point.decision)
+    plan, inputs, decision = make_plan(joint, settings, graph_name)
+    forward, backward = split_program(joint, inputs.program, decision)
     check_split(forward, backward, joint.num_fwd_outputs)
     return Planned(forward, backward, plan)
 
 
-def make_plan(joint: JointProgram, settings: Settings, graph_name: str) -> tuple[Plan, Inputs, FrontierPoint]:
+def make_plan(joint: JointProgram, settings: Settings, graph_name: str) -> tuple[Plan, Inputs, Decision]:
     """The steps before the first node is written: the plan, what it was made from, and the decision it records."""
     start = time.perf_counter()
     inputs = collect_inputs(joint, settings)  # what is there, what it costs, what is forbidden
-    frontier = Frontier(inputs.program, Effort(seconds=settings.time_limit))  # one curve of plans for any budget
     request = _request(inputs.facts, settings, graph_name)
+    if settings.replay is not None:
+        return _follow(settings.replay, inputs, request)
+    frontier = Frontier(inputs.program, Effort(seconds=settings.time_limit))  # one curve of plans for any budget
     point = choose_point(frontier, inputs, request, settings)
     plan = record_plan(request, inputs, frontier, point, time.perf_counter() - start)
     names = [value.name for value in inputs.facts.values]
@@ -104,7 +111,15 @@ def make_plan(joint: JointProgram, settings: Settings, graph_name: str) -> tuple
     live = [moment.live_bytes for moment in plan.timeline]
     check_timeline(inputs.program, point.decision.schedule, live, plan.peak_bytes, names)
     logger.info("%s", format_line(plan))
-    return plan, inputs, point
+    return plan, inputs, point.decision
+
+
+def _follow(plan: Plan, inputs: Inputs, request: Request) -> tuple[Plan, Inputs, Decision]:
+    """A plan from a file: the same decision, or none."""
+    decision = replay_decision(plan, inputs.program, inputs.facts, request.graph_fingerprint)
+    plan = dataclasses.replace(plan, graph_name=request.graph_name)
+    logger.info("%s, replayed", format_line(plan))
+    return plan, inputs, decision
 
 
 def trace_curve(
