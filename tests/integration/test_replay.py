@@ -7,7 +7,7 @@ from torch.nn import functional
 
 import rematpass
 
-# What the issue of the plan's accuracy allows; these two measure within 1 %.
+# Of the prediction; these two measure within 1 % of it (2026-11).
 MOST_OFF = 0.03
 
 
@@ -34,35 +34,48 @@ class Attention(nn.Module):
         return x.square().mean()
 
 
-@pytest.mark.parametrize(("make", "shape"), [(Perceptron, (2048, 128)), (Attention, (2, 1024, 128))])
-def test_a_plan_from_elsewhere_is_followed_here(make, shape, tmp_path):
+SCALAR = {"cpp.simdlen": 1}  # compiles faster
+
+
+def train(compiled, model: nn.Module, x: torch.Tensor) -> list[torch.Tensor | None]:
+    for parameter in model.parameters():
+        parameter.grad = None
+    compiled(x).backward()
+    return [parameter.grad for parameter in model.parameters()]
+
+
+def test_a_plan_from_elsewhere_is_followed_here(tmp_path):
     with torch.device("meta"):
-        model, x = make(), torch.empty(shape)
+        model, x = Perceptron(), torch.empty(2048, 128)
     ends = rematpass.plan(model, (x,), device="cpu", memory_budget="none")
-    budget = (ends.peak_bytes + ends.smallest_peak_bytes) // 2
-    plan = rematpass.plan(model, (x,), device="cpu", memory_budget=budget)
+    plan = rematpass.plan(model, (x,), device="cpu", memory_budget=(ends.peak_bytes + ends.smallest_peak_bytes) // 2)
     path = plan.save(tmp_path / "plan.json")
 
-    torch.manual_seed(0)
-    real, x = make(), torch.randn(shape)
-    loss = real(x)
-    loss.backward()
-    wanted = [p.grad.clone() for p in real.parameters()]
     torch._dynamo.reset()
-    compiled = torch.compile(real, backend="rematpass", options={"plan": str(path)})
-
-    def step() -> None:
-        for parameter in real.parameters():
-            parameter.grad = None
-        compiled(x).backward()
-
-    step()
-    (followed,) = rematpass.plans(compiled)
-    assert followed == plan
-    for parameter, gradient in zip(real.parameters(), wanted, strict=True):
-        torch.testing.assert_close(parameter.grad, gradient, rtol=1e-4, atol=1e-5)
-    step()
-    for parameter in real.parameters():
+    model, x = Perceptron(), torch.randn(2048, 128)
+    wanted = train(model, model, x)
+    compiled = torch.compile(model, backend="rematpass", options={"plan": str(path), **SCALAR})
+    torch.testing.assert_close(train(compiled, model, x), wanted, rtol=1e-4, atol=1e-6)
+    assert rematpass.plans(compiled) == [plan]
+    for parameter in model.parameters():
         parameter.grad = None
-    peak = rematpass.measure_peak(step) + plan.static_bytes
-    assert peak == pytest.approx(plan.peak_bytes, rel=MOST_OFF)
+    measured = rematpass.measure_peak(lambda: compiled(x).backward(), device="cpu") + plan.static_bytes
+    assert measured <= 1.01 * plan.budget_bytes
+
+    with pytest.raises(rematpass.PlanFileError, match=r"another graph[\s\S]*\(2048, 128\) in the plan"):
+        torch.compile(model, backend="rematpass", options={"plan": str(path)}, dynamic=False)(torch.randn(512, 128))
+
+
+@pytest.mark.parametrize(("make", "shape"), [(Perceptron, (2048, 128)), (Attention, (2, 1024, 128))])
+def test_what_is_planned_as_if_elsewhere_is_measured_here(make, shape):
+    with torch.device("meta"):
+        model, x = make(), torch.empty(shape)
+    plan = rematpass.plan(model, (x,), device="cpu", memory_budget="none")
+    torch._dynamo.reset()
+    model, x = make(), torch.randn(shape)
+    compiled = torch.compile(model, backend="rematpass", options={"memory_budget": "none", **SCALAR})
+    train(compiled, model, x)
+    for parameter in model.parameters():
+        parameter.grad = None
+    measured = rematpass.measure_peak(lambda: compiled(x).backward(), device="cpu") + plan.static_bytes
+    assert measured == pytest.approx(plan.peak_bytes, rel=MOST_OFF)
