@@ -96,7 +96,7 @@ def _trace(
         if target is not None:
             torch_compat.use_modes_of(inputs)
         if settings.device_type not in (None, "cpu"):
-            torch_compat.fuse_dropout_attention(gm)
+            torch_compat.use_gpu_attention(gm)
         torch_compat.compile_fx(gm, inputs, compile_patches(options, _Look(Partitioner(settings), use, made)))
         raise torch_compat.as_compile_error(
             RematError("nothing to plan: no output of the model needs a gradient. Try: model.train(), requires_grad")

@@ -96,15 +96,9 @@ def _random_reason(node: fx.Node) -> str | None:
     assert isinstance(target, OpOverload)
     if is_seed(node):
         return "random seed: the masks drawn from it are recomputed exactly"
-    if not _may_draw(node):
+    if not is_random(node) or _argument(node, "dropout_p") == 0:
         return None
     return f"{base_name(target)} is random and would draw again"
-
-
-def _may_draw(node: fx.Node) -> bool:
-    """Whether the operator draws; attention does with dropout only, the CPU's too where it stands for a GPU's."""
-    is_attention = base_name(node.target).startswith("_scaled_dot_product")
-    return (is_attention or is_random(node)) and _argument(node, "dropout_p") != 0
 
 
 def _argument(node: fx.Node, name: str) -> object:

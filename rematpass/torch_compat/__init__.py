@@ -27,11 +27,11 @@ from .compiler import (
 from .fakes import (
     StandIns,
     TorchDynamoException,
-    fuse_dropout_attention,
     has_no_memory,
     is_wrapper,
     map_leaves,
     tensor_places,
+    use_gpu_attention,
     use_modes_of,
 )
 from .graphs import (
@@ -76,7 +76,6 @@ __all__ = [
     "default_store",
     "evaluated",
     "extract_halves",
-    "fuse_dropout_attention",
     "half_tag",
     "has_no_memory",
     "inductor_keys",
@@ -101,6 +100,7 @@ __all__ = [
     "tracing_state",
     "triton_kernel_name",
     "upper_bounds",
+    "use_gpu_attention",
     "use_modes_of",
     "user_label",
     "user_policy",

@@ -20,11 +20,11 @@ T = TypeVar("T")
 __all__ = [
     "StandIns",
     "TorchDynamoException",
-    "fuse_dropout_attention",
     "has_no_memory",
     "is_wrapper",
     "map_leaves",
     "tensor_places",
+    "use_gpu_attention",
     "use_modes_of",
 ]
 
@@ -89,15 +89,17 @@ def use_modes_of(inputs: Any) -> None:
         cast("Any", context).fake_mode = mode
 
 
-def fuse_dropout_attention(gm: fx.GraphModule) -> None:
-    """Let attention with dropout stay one kernel, as on a GPU; the CPU's kernel is chosen only without (2.11-2.15).
-
-    The operator that then stands in the graph is the CPU's fused one, with its probability: it is as random as a GPU's.
-    """
+def use_gpu_attention(gm: fx.GraphModule) -> None:
+    """Let `scaled_dot_product_attention` become the operators that it is on a GPU, though it is traced on a CPU."""
     for module in gm.modules():
         for node in module.graph.nodes if isinstance(module, fx.GraphModule) else ():
             if node.target is torch.nn.functional.scaled_dot_product_attention:
                 node.target = _attend
+
+
+# The widest head that the flash kernel takes, and what its width must be a multiple of to be taken as it is
+# (aten/src/ATen/native/transformers/cuda/sdp_utils.cpp, torch 2.11 to 2.13).
+_WIDEST_HEAD, _HEAD_MULTIPLE = 256, 8
 
 
 def _attend(
@@ -110,15 +112,32 @@ def _attend(
     scale: float | None = None,
     enable_gqa: bool = False,
 ) -> torch.Tensor:
-    """`scaled_dot_product_attention`, fused also where dropout keeps the CPU from it."""
-    is_plain = dropout_p == 0 or query.dim() != 4 or query.shape[-1] != value.shape[-1] or enable_gqa
-    if is_plain:
+    """`scaled_dot_product_attention` as CUDA chooses by default: flash, else memory-efficient, else written out.
+
+    Fake tensors take the shapes of these operators from torch itself, on any device.
+    """
+    width = query.shape[-1]
+    is_regular = query.dim() == 4 and width == value.shape[-1] and width % _HEAD_MULTIPLE == 0
+    is_half = query.dtype in (torch.float16, torch.bfloat16)
+    if is_regular and is_half and attn_mask is None and width <= _WIDEST_HEAD:
+        result = torch.ops.aten._scaled_dot_product_flash_attention(
+            query, key, value, dropout_p, is_causal, scale=scale
+        )
+        return cast("torch.Tensor", result[0])
+    if not is_regular or enable_gqa or (attn_mask is not None and attn_mask.requires_grad):
         return torch.nn.functional.scaled_dot_product_attention(
             query, key, value, attn_mask, dropout_p, is_causal, scale=scale, enable_gqa=enable_gqa
         )
-    if attn_mask is not None and attn_mask.dtype == torch.bool:
-        attn_mask = torch.zeros_like(attn_mask, dtype=query.dtype).masked_fill(attn_mask.logical_not(), -float("inf"))
-    result = torch.ops.aten._scaled_dot_product_flash_attention_for_cpu(
-        query, key, value, dropout_p, is_causal, attn_mask=attn_mask, scale=scale
+    bias = None if attn_mask is None else _bias(attn_mask, query, key)
+    result = torch.ops.aten._scaled_dot_product_efficient_attention(
+        query, key, value, bias, True, dropout_p, is_causal, scale=scale
     )
     return cast("torch.Tensor", result[0])
+
+
+def _bias(attn_mask: torch.Tensor, query: torch.Tensor, key: torch.Tensor) -> torch.Tensor:
+    """A mask as what is added to the scores."""
+    if attn_mask.dtype == torch.bool:
+        hidden = torch.zeros_like(attn_mask, dtype=query.dtype)
+        attn_mask = hidden.masked_fill(attn_mask.logical_not(), -float("inf"))
+    return attn_mask.expand(query.shape[0], query.shape[1], query.shape[2], key.shape[2])

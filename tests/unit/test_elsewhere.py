@@ -53,7 +53,9 @@ def test_a_declared_device_has_its_own_prices_and_memory():
     assert (plan.device, plan.budget_bytes) == ("h100-sxm", 40_000_000_000)
     assert rematpass.plan(model, (x,), device="l4", loss=torch.sum).budget_bytes <= 0.95 * 24e9
     assert plan.gradient_bytes % 512 == 0
-    assert {v.dtype for v in plan.values} <= {"bfloat16", "float32", "bool"}
+    assert {v.dtype for v in plan.values} <= {"bfloat16", "float32", "uint64"}, (
+        "sums of rows are float32, states of generators uint64"
+    )
     assert any("h100-sxm" in note for note in plan.notes)
     other = rematpass.plan(model, (x,), loss=torch.sum, device="l4", dtype="bf16", memory_budget="50%")
     assert other.step_seconds > plan.step_seconds
@@ -65,7 +67,7 @@ def test_attention_takes_what_it_takes_on_the_target():
     """No scores of this CPU's threads, but the sums of a GPU's backward: rows of 128, in float32."""
     model, x = on_meta()
     plan = rematpass.plan(model, (x,), loss=torch.sum, device="h100-sxm", dtype="bf16", memory_budget="none")
-    at = ops_of(plan).index("_scaled_dot_product_flash_attention_for_cpu_backward")
+    at = ops_of(plan).index("_scaled_dot_product_flash_attention_backward")
     alive = sum(life.bytes for life in plan.lives if life.first <= at <= life.last)
     scratch = plan.timeline[at].live_bytes - plan.static_bytes - alive
     returned = 3 * 2 * 2 * 128 * 32 * 2
@@ -76,14 +78,35 @@ def test_dropout_does_not_break_attention_up_on_a_gpu():
     model, x = on_meta(dropout=0.5)
     gpu = rematpass.plan(model, (x,), loss=torch.sum, device="h100-sxm", memory_budget="none")
     cpu = rematpass.plan(model, (x,), loss=torch.sum, device="cpu", memory_budget="none")
-    name = "_scaled_dot_product_flash_attention_for_cpu"
-    assert name in ops_of(gpu)
-    assert name not in ops_of(cpu)
+    name = "_scaled_dot_product_efficient_attention"
+    assert name in ops_of(gpu), "in float32"
+    assert not any("scaled_dot_product" in op for op in ops_of(cpu))
     with pytest.warns(UserWarning, match="smallest peak"):
         small = rematpass.plan(
             model, (x,), loss=torch.sum, device="h100-sxm", memory_budget=1, on_infeasible="warn", recompute=["into"]
         )
     assert ops_of(small).count(name) == 1, "it would draw again"
+
+
+@pytest.mark.parametrize(
+    ("dtype", "width", "is_masked", "kernel"),
+    [
+        ("bf16", 32, False, "_scaled_dot_product_flash_attention"),
+        ("bf16", 32, True, "_scaled_dot_product_efficient_attention"),
+        ("fp32", 32, False, "_scaled_dot_product_efficient_attention"),
+        ("bf16", 512, False, "_scaled_dot_product_efficient_attention"),
+        ("bf16", 33, False, None),
+    ],
+)
+def test_the_kernel_is_the_one_that_cuda_chooses(dtype, width, is_masked, kernel):
+    def attend(x: torch.Tensor) -> torch.Tensor:
+        mask = torch.ones(16, 16, dtype=torch.bool, device=x.device).tril() if is_masked else None
+        return functional.scaled_dot_product_attention(x * 2, x, x, attn_mask=mask).sum()
+
+    x = torch.empty(1, 2, 16, width, device="meta", requires_grad=True)
+    ops = ops_of(rematpass.plan(attend, (x,), device="a100-sxm", dtype=dtype, memory_budget="none"))
+    found = {op for op in ops if op.startswith("_scaled_dot_product_e") or op == "_scaled_dot_product_flash_attention"}
+    assert {op for op in found if not op.endswith("backward")} == ({kernel} if kernel else set())
 
 
 def test_gradients_of_the_loss_only():
