@@ -1,4 +1,4 @@
-"""The commands that plan a model: plan, explain, frontier, plot, max-size.
+"""The commands that plan a model: plan, explain, frontier, plot, report, max-size.
 
 In: arguments. Out: text or JSON on stdout, an exit code: 0 fits, 1 does not, 2 could not be run. Never imports torch
 before a command runs.
@@ -53,6 +53,14 @@ _PLOT = """examples:
   rematpass plot hf:gpt2 --device l4 --curve --out curve.png
 
 """
+_REPORT = """examples:
+  rematpass report hf:gpt2 --device l4 --budget 12GiB --out report.html
+  rematpass report plan.json --out report.html
+
+The file holds table, timeline and curve with all that draws them; a browser opens it without a network. A plan file
+has no curve.
+
+"""
 _MAX_SIZE = """examples:
   rematpass max-size hf:llama --vary sequence --step 128 --device h100-sxm --dtype bf16 --lora-rank 16
   rematpass max-size my_module:build_model --vary batch --device l4 --budget 20GiB
@@ -64,7 +72,7 @@ The model is built anew for every size that is tried; my_module:build_model must
 
 
 def add_commands(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
-    """Add the parsers of all five."""
+    """Add the parsers of all six."""
     parser = _add(commands, "plan", "does it fit, at what extra time, and what holds the memory", _PLAN + EXIT_CODES)
     add_model_arguments(parser)
     add_budget_argument(parser)
@@ -89,6 +97,13 @@ def add_commands(commands: argparse._SubParsersAction[argparse.ArgumentParser]) 
     parser.add_argument("--curve", action="store_true", help="draw extra time over peak memory instead")
     parser.add_argument("--count", type=int, default=12, help="budgets of the curve (default: %(default)s)")
     parser.set_defaults(run=run_plot)
+
+    parser = _add(commands, "report", "one HTML file: table, curve, timeline", _REPORT + EXIT_CODES)
+    add_model_arguments(parser)
+    add_budget_argument(parser)
+    parser.add_argument("--out", metavar="PATH", default="report.html", help="the file (default: %(default)s)")
+    parser.add_argument("--count", type=int, default=12, help="budgets of the curve (default: %(default)s)")
+    parser.set_defaults(run=run_report)
 
     parser = _add(commands, "max-size", "the largest batch or the longest sequence that fits", _MAX_SIZE + EXIT_CODES)
     add_model_arguments(parser)
@@ -170,6 +185,25 @@ def run_plot(arguments: argparse.Namespace) -> int:
     return EXIT_FITS
 
 
+def run_report(arguments: argparse.Namespace) -> int:
+    """`rematpass report`."""
+    from ..plan_file import load_plan
+    from ..report.page import check_page, write_page
+
+    check_page(arguments.out)
+    if _is_plan_file(arguments.model):
+        path = write_page(load_plan(arguments.model), arguments.out)
+    else:
+        work = read_work(arguments)
+        try:
+            plan = _plan(work, arguments)
+        except BudgetTooSmall as error:
+            return _say_too_small(error, work, arguments)
+        path = write_page(plan, arguments.out, _trace_curve(work, arguments), work.source.words)
+    print(json.dumps({"path": str(path)}) if arguments.json else f"report: {path}")
+    return EXIT_FITS
+
+
 def run_max_size(arguments: argparse.Namespace) -> int:
     """`rematpass max-size`."""
     from ..sources.source import Sizes
@@ -234,17 +268,26 @@ def _load_or_plan(arguments: argparse.Namespace) -> Plan:
     """A plan file, or a model."""
     from ..plan_file import load_plan
 
-    if arguments.model.endswith(".json") and not arguments.model.startswith("hf:"):
-        if not Path(arguments.model).exists():
-            raise OptionError(f"there is no plan file {arguments.model}")
+    if _is_plan_file(arguments.model):
         return load_plan(arguments.model)
     return _plan(read_work(arguments), arguments)
 
 
+def _is_plan_file(text: str) -> bool:
+    if not text.endswith(".json") or text.startswith("hf:"):
+        return False
+    if not Path(text).exists():
+        raise OptionError(f"there is no plan file {text}")
+    return True
+
+
 def _curve(arguments: argparse.Namespace) -> Curve:
+    return _trace_curve(read_work(arguments), arguments)
+
+
+def _trace_curve(work: Work, arguments: argparse.Namespace) -> Curve:
     import rematpass
 
-    work = read_work(arguments)
     return rematpass.frontier(**work.arguments, count=arguments.count)
 
 

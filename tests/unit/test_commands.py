@@ -52,7 +52,7 @@ def run_json(capsys, *argv: str):
     return code, json.loads(out)
 
 
-@pytest.mark.parametrize("command", ["plan", "explain", "frontier", "plot", "max-size", "devices", "diff"])
+@pytest.mark.parametrize("command", ["plan", "explain", "frontier", "plot", "report", "max-size", "devices", "diff"])
 def test_help_has_examples_and_exit_codes(command, capsys):
     with pytest.raises(SystemExit) as exit_info:
         cli.main([command, "--help"])
@@ -151,6 +151,16 @@ def test_a_curve(capsys):
     assert Path("c.png").read_bytes().startswith(b"\x89PNG")
 
 
+def test_a_report_is_one_file_without_a_network(capsys):
+    code, out, _ = run(capsys, "report", *MODEL, "--count", "2", "--out", "r.html")
+    assert (code, out) == (0, "report: r.html\n")
+    text = Path("r.html").read_text()
+    assert "http" not in text
+    assert run(capsys, "plan", *MODEL, "--save", "p.json")[0] == 0
+    assert run_json(capsys, "report", "p.json", "--out", "q.html") == (0, {"path": "q.html"})
+    assert '"curve":[]' in Path("q.html").read_text()
+
+
 def test_the_largest_batch(capsys):
     asked = ["max-size", *MODEL, "--vary", "batch", "--step", "16", "--budget", "2MiB"]
     code, found = run_json(capsys, *asked)
@@ -188,6 +198,7 @@ def test_devices(capsys):
         (["diff", "tiny.py", "tiny.py"], "tiny.py is not loaded"),
         (["plot", *MODEL, "--out", "x.bmp3"], "no image format"),
         (["plot", *MODEL, "--out", "/nowhere/x.png"], "cannot write the plot"),
+        (["report", *MODEL, "--out", "/nowhere/r.html"], "there is no folder /nowhere"),
         (["frontier", *MODEL, "--count", "1"], "count is 1"),
         (["max-size", *MODEL, "--vary", "sequence"], "does not take"),
         (["max-size", *MODEL, "--vary", "batch", "--budget", "none"], "no largest size"),
