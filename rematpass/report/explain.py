@@ -156,5 +156,6 @@ def _folded(members: Sequence[LifeRecord], path: str) -> str:
         return path or "(no module)"
     before, after = path.split("*")
     numbers = [int(life.module[len(before) : len(life.module) - len(after) or None]) for life in members]
-    inside = f"[{format_ranges(numbers)}]" if len(set(numbers)) > 1 else str(numbers[0])
-    return f"{before}{inside}{after}"
+    if len(set(numbers)) == 1:
+        return members[0].module
+    return f"{before.removesuffix('.')}[{format_ranges(numbers)}]{after}"
