@@ -10,7 +10,10 @@ from torch.nn import functional
 import rematpass
 from rematpass.device import find_target
 from rematpass.errors import OptionError, RematError
+from rematpass.graph.capture import JointProgram
 from rematpass.graph.gpu_attention import gpu_attention_bytes
+from rematpass.look import Step, look_at_step
+from rematpass.options import parse_options
 from rematpass.stand_in import count_bytes, find_modules, needs_stand_ins, read_dtype, stand_ins
 
 
@@ -107,6 +110,21 @@ def test_the_kernel_is_the_one_that_cuda_chooses(dtype, width, is_masked, kernel
     ops = ops_of(rematpass.plan(attend, (x,), device="a100-sxm", dtype=dtype, memory_budget="none"))
     found = {op for op in ops if op.startswith("_scaled_dot_product_e") or op == "_scaled_dot_product_flash_attention"}
     assert {op for op in found if not op.endswith("backward")} == ({kernel} if kernel else set())
+
+
+def test_attention_of_the_backward_asks_nothing_of_the_forward():
+    """It has an operator that torch calls impure; what only the backward reads is left to the backward all the same."""
+
+    def attend(x: torch.Tensor) -> torch.Tensor:
+        y = x.pow(2)
+        return functional.scaled_dot_product_attention(y, y, y).sum()
+
+    def use(joint: JointProgram, _settings: object) -> set[str]:
+        return {n.name for n, f in zip(joint.nodes, joint.in_forward, strict=True) if f and n.op == "call_function"}
+
+    x = torch.empty(1, 2, 16, 32, device="meta", requires_grad=True)
+    found = look_at_step(Step(attend, (x,), device="a100-sxm"), parse_options({"memory_budget": "none"}), use)
+    assert found == {"pow_1", "_scaled_dot_product_efficient_attention", "getitem", "sum_1"}
 
 
 def test_gradients_of_the_loss_only():
