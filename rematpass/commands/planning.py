@@ -303,7 +303,8 @@ def _say_too_small(error: BudgetTooSmall, work: Work | None, arguments: argparse
             }
         )
     else:
-        extra = f"\nWith {beside} bytes of optimizer state: {error.minimum_bytes + beside} bytes." if beside else ""
+        whole = error.minimum_bytes + beside
+        extra = f"\nWith the optimizer's state of {beside} bytes beside the step: --budget {whole}." if beside else ""
         print(f"it does not fit: {error}{extra}")
     return EXIT_TOO_SMALL
 
