@@ -6,8 +6,9 @@ compiles, never decides.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
-from contextlib import nullcontext
+import gc
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass
 from typing import Any, TypeVar
 
@@ -68,8 +69,23 @@ def look_at_step(step: Step, options: Options, use: Callable[[JointProgram, Sett
     if is_elsewhere and target is None:
         target = HERE
     inside = stand_ins(step.model, arguments, dtype) if is_elsewhere else nullcontext(arguments)
-    with inside as (args, kwargs):
+    with _uncollected(), inside as (args, kwargs):
         return _trace(_Traced(step, target), args, kwargs, options, use)
+
+
+@contextmanager
+def _uncollected() -> Iterator[None]:
+    """Python's collector of circles waits: it would walk through millions of traced objects again and again.
+
+    A third of the planning of a 32-layer model goes to it otherwise, for a tenth less memory (2026-11).
+    """
+    was_on = gc.isenabled()
+    gc.disable()
+    try:
+        yield
+    finally:
+        if was_on:
+            gc.enable()
 
 
 @dataclass(frozen=True)

@@ -1,6 +1,7 @@
 """Plans for a device that is not here, of models without weights."""
 
 import functools
+import gc
 
 import pytest
 import torch
@@ -176,6 +177,19 @@ def test_the_model_is_restored_whatever_happens():
     assert seen == [torch.bfloat16] * 2
     assert all(parameter is before[name] for name, parameter in model.named_parameters())
     assert x.dtype == torch.float32
+
+
+def test_the_collector_is_as_it_was():
+    model, x = on_meta()
+    assert gc.isenabled()
+    rematpass.plan(model, (x,), loss=torch.sum, device="l4")
+    assert gc.isenabled()
+    gc.disable()
+    try:
+        rematpass.plan(model, (x,), loss=torch.sum, device="l4")
+        assert not gc.isenabled()
+    finally:
+        gc.enable()
 
 
 def test_what_has_no_numbers_is_seen():
