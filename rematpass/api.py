@@ -186,7 +186,7 @@ def max_size(
         ...     model, (x,), vary="batch", memory_budget="16MiB", device="l4", loss=lambda y: y.sum()
         ... )
         >>> found.size, found.above, found.plan.peak_bytes <= 16 * 2**20
-        (1022, 1023, True)
+        (1535, 1536, True)
     """
     if memory_budget == "none":
         raise OptionError("memory_budget='none' has no largest size. Try: bytes, '80%' or 'auto'")

@@ -50,7 +50,7 @@ def read_dtype(value: object) -> torch.dtype | None:
 
 
 def find_modules(model: object) -> list[nn.Module]:
-    """The modules that a module, a method, a partial or a function with a closure uses, outermost ones only.
+    """The modules that a module, a method, a partial or a function uses, by its closure or as globals; outermost ones.
 
     >>> layer = nn.Linear(1, 1, device="meta")
     >>> find_modules(lambda x: layer(x)) == find_modules(functools.partial(layer.forward)) == [layer]
@@ -69,8 +69,15 @@ def find_modules(model: object) -> list[nn.Module]:
             pending += [item.func, *item.args, *item.keywords.values()]
         elif callable(item):
             cells = getattr(item, "__closure__", None) or ()
-            pending += [getattr(item, "__self__", None), *(_content(cell) for cell in cells)]
+            pending += [getattr(item, "__self__", None), *(_content(cell) for cell in cells), *_global_modules(item)]
     return found
+
+
+def _global_modules(function: Any) -> list[nn.Module]:
+    """The modules among the global names that a function uses."""
+    names = getattr(getattr(function, "__code__", None), "co_names", ())
+    found = getattr(function, "__globals__", {})
+    return [found[name] for name in names if isinstance(found.get(name), nn.Module)]
 
 
 def _content(cell: Any) -> object:
