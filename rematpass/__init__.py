@@ -11,7 +11,7 @@ from .version import __version__
 
 if TYPE_CHECKING:
     from . import solve
-    from .api import Curve, CurvePoint, frontier, inductor_options, partition_fn, plan, plans
+    from .api import Curve, CurvePoint, MaxSize, frontier, inductor_options, max_size, partition_fn, plan, plans
     from .check.measure import measure_peak
     from .declared import register_op
     from .device import save_prices
@@ -22,7 +22,17 @@ if TYPE_CHECKING:
     from .solve.problem import Problem, Solution
 
 _ROOMS = {
-    "api": ("Curve", "CurvePoint", "frontier", "inductor_options", "partition_fn", "plan", "plans"),
+    "api": (
+        "Curve",
+        "CurvePoint",
+        "MaxSize",
+        "frontier",
+        "inductor_options",
+        "max_size",
+        "partition_fn",
+        "plan",
+        "plans",
+    ),
     "check.measure": ("measure_peak",),
     "declared": ("register_op",),
     "device": ("save_prices",),
@@ -37,6 +47,7 @@ __all__ = [
     "BudgetTooSmall",
     "Curve",
     "CurvePoint",
+    "MaxSize",
     "OptionError",
     "Plan",
     "PlanFileError",
@@ -48,6 +59,7 @@ __all__ = [
     "frontier",
     "inductor_options",
     "load_plan",
+    "max_size",
     "measure_peak",
     "name",
     "partition_fn",

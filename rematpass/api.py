@@ -8,7 +8,7 @@ from __future__ import annotations
 import sys
 import warnings
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, TypeVar
+from typing import Any
 
 import torch
 from torch import fx
@@ -16,16 +16,27 @@ from torch import fx
 from . import torch_compat
 from .backend import Halves, Partitioner, compile_patches, device_type, errors_pass, plan_topic, plans_of
 from .device import make_settings
-from .errors import OptionError, RematError
+from .errors import OptionError
 from .graph.capture import JointProgram, capture_joint
+from .look import Step, look_at_step
 from .options import Options, parse_options
-from .pipeline import Settings, needs_plan, plan_and_split, trace_curve
+from .pipeline import Settings, make_plan, needs_plan, plan_and_split, trace_curve
 from .plan_types import Curve, CurvePoint, Plan
 from .report.progress import Tick, open_progress
+from .resize import SizedArguments
+from .sizing import MaxSize, find_max_size
 
-T = TypeVar("T")
-
-__all__ = ["Curve", "CurvePoint", "frontier", "inductor_options", "partition_fn", "plan", "plans"]
+__all__ = [
+    "Curve",
+    "CurvePoint",
+    "MaxSize",
+    "frontier",
+    "inductor_options",
+    "max_size",
+    "partition_fn",
+    "plan",
+    "plans",
+]
 
 
 def _read(memory_budget: object, options: Mapping[str, object]) -> Options:
@@ -38,6 +49,9 @@ def plan(
     kwargs: Mapping[str, Any] | None = None,
     *,
     memory_budget: object = "auto",
+    loss: Callable[[Any], Any] | None = None,
+    device: str | None = None,
+    dtype: object = None,
     **options: object,
 ) -> Plan:
     """Plan one training step of `model(*args, **kwargs)` without running it.
@@ -45,11 +59,19 @@ def plan(
     The model is traced and differentiated exactly as `torch.compile(model, backend="rematpass")` would do it, then
     planned; no kernel runs, nothing is compiled, and no cache is read or written.
 
+    With `device`, with `dtype`, or where a tensor is fake or on the meta device, the step is traced on tensors without
+    memory: a model of any size can be planned anywhere. Build it under `with torch.device("meta")`.
+
     Args:
         model: a module or function whose outputs need gradients.
         args: its positional arguments; shapes, dtypes and devices count, values do not.
         kwargs: its keyword arguments.
-        memory_budget: bytes of the measured peak, in any accepted form.
+        memory_budget: bytes of the measured peak, in any accepted form; of `device`, if that is given.
+        loss: what is differentiated, made of the model's outputs inside the step; None: the outputs themselves.
+        device: a declared device (`rematpass devices` lists them) that the step will run on, or "cpu"; None: the one
+            that is here.
+        dtype: "bf16", torch.bfloat16, ...: what floating-point parameters, buffers and arguments will be; None: as
+            they are.
         **options: further options as in `torch.compile(..., options=...)`.
 
     Returns:
@@ -59,12 +81,20 @@ def plan(
         OptionError: a wrong option.
         BudgetTooSmall: no plan fits; `minimum_bytes` says what would.
         RematError: nothing needs a gradient, or the model does not trace into one graph.
+
+    Example:
+        >>> import torch, rematpass
+        >>> with torch.device("meta"):
+        ...     model, x = torch.nn.Linear(8192, 8192), torch.empty(64, 8192)
+        >>> plan = rematpass.plan(model, (x,), loss=lambda y: y.sum(), device="h100-sxm", dtype="bf16")
+        >>> plan.gradient_bytes  # of weight and bias, in bfloat16
+        134234112
     """
 
     def use(joint: JointProgram, settings: Settings) -> Plan:
-        return plan_and_split(joint, settings, "graph 0").plan
+        return make_plan(joint, settings, "graph 0")[0]
 
-    return _trace(model, args, kwargs, _read(memory_budget, options), use)
+    return look_at_step(Step(model, args, kwargs, loss, device, dtype), _read(memory_budget, options), use)
 
 
 def frontier(
@@ -74,6 +104,9 @@ def frontier(
     *,
     count: int = 32,
     progress: bool | None = None,
+    loss: Callable[[Any], Any] | None = None,
+    device: str | None = None,
+    dtype: object = None,
     **options: object,
 ) -> Curve:
     """Extra time over peak memory for one training step: the plans at `count` budgets, each with its bound.
@@ -87,6 +120,9 @@ def frontier(
         kwargs: its keyword arguments.
         count: budgets, spread evenly between the fastest plan and the smallest; equal plans are listed once.
         progress: a progress bar on stderr; on a terminal when None.
+        loss: as for `plan`.
+        device: as for `plan`.
+        dtype: as for `plan`.
         **options: as in `torch.compile(..., options=...)`, without memory_budget. `time_limit` has no effect here.
 
     Raises:
@@ -107,66 +143,60 @@ def frontier(
         with open_progress(sys.stderr, count) as advance:
             return trace_curve(joint, settings, count, lambda done: advance(Tick("plans", done, count)))
 
-    return _trace(model, args, kwargs, _read("none", options), use)
+    return look_at_step(Step(model, args, kwargs, loss, device, dtype), _read("none", options), use)
 
 
-def _trace(
+def max_size(
     model: Callable[..., Any],
-    args: Sequence[Any],
-    kwargs: Mapping[str, Any] | None,
-    options: Options,
-    use: Callable[[JointProgram, Settings], T],
-) -> T:
-    """Trace and differentiate one step as torch.compile would, and hand the joint graph to `use`."""
-    made: list[T] = []
+    args: Sequence[Any] | Callable[[int], Sequence[Any]] = (),
+    kwargs: Mapping[str, Any] | None = None,
+    *,
+    vary: str,
+    memory_budget: object = "auto",
+    step: int = 1,
+    most: int = 2**20,
+    **options: Any,
+) -> MaxSize:
+    """The largest batch, or the longest sequence, for which some plan fits the budget; with its plan.
 
-    def stop_at_joint_graph(gm: fx.GraphModule, inputs: Sequence[Any]) -> Callable[..., Any]:
-        settings = make_settings(options, device_type(inputs), plan_topic(gm, inputs, options))
-        torch_compat.compile_fx(gm, inputs, compile_patches(options, _Look(Partitioner(settings), use, made)))
-        raise torch_compat.as_compile_error(
-            RematError("nothing to plan: no output of the model needs a gradient. Try: model.train(), requires_grad")
-        )
+    A size is planned exactly for every answer that is tried; peaks are taken to grow with the size, and straight lines
+    through them tell what to try next. The answer fits, and the next size does not.
 
-    def call(*a: object, **k: object) -> object:
-        return model(*a, **k)
+    Args:
+        model: as for `plan`.
+        args: positional arguments at one size, from which others are made; or a function from a size to them.
+        kwargs: keyword arguments; their tensors are resized as those of `args`.
+        vary: "batch": the first dimension of every tensor that has the first tensor's; "sequence": every later
+            dimension that is as large as the second one of the first tensor that has two.
+        memory_budget: as for `plan`.
+        step: sizes are multiples of it.
+        most: no larger size is tried.
+        **options: `loss`, `device`, `dtype` and options as for `plan`.
 
-    try:
-        with torch_compat.compile_uncached(), torch.enable_grad():
-            torch.compile(call, backend=stop_at_joint_graph, fullgraph=True, dynamic=False)(*args, **(kwargs or {}))
-    except _Seen:
-        return made[-1]
-    except torch_compat.Unsupported as error:
-        raise RematError(
-            f"the model does not trace into one graph: {error}\n"
-            "Try: remove the graph break, or compile the model and read rematpass.plans(compiled) after a step"
-        ) from error
-    raise RematError("nothing was traced: the model ran no tensor operation. Try: check the arguments")
+    Raises:
+        OptionError: a wrong option, or arguments whose sizes do not tell what to vary.
+        BudgetTooSmall: not even one step fits.
+        RematError: as for `plan`.
 
+    Example:
+        >>> import torch, rematpass
+        >>> with torch.device("meta"):
+        ...     model, x = torch.nn.Linear(1024, 1024), torch.empty(1, 1024)
+        >>> found = rematpass.max_size(
+        ...     model, (x,), vary="batch", memory_budget="16MiB", device="l4", loss=lambda y: y.sum()
+        ... )
+        >>> found.size, found.above, found.plan.peak_bytes <= 16 * 2**20
+        (1535, 1536, True)
+    """
+    if memory_budget == "none":
+        raise OptionError("memory_budget='none' has no largest size. Try: bytes, '80%' or 'auto'")
+    sized = SizedArguments(args, kwargs or {}, vary)
 
-class _Seen(torch_compat.ShortenTraceback):
-    """Carries us out of the compiler once the joint graph was looked at."""
+    def plan_at(size: int) -> Plan:
+        args_there, kwargs_there = sized.at(size)
+        return plan(model, args_there, kwargs_there, memory_budget=memory_budget, **options)
 
-    def __init__(self) -> None:
-        super().__init__("seen", first_useful_frame=None)
-
-
-class _Look(torch_compat.CustomPartitionerFn):
-    """Looks at the joint graph and leaves."""
-
-    def __init__(self, partitioner: Partitioner, use: Callable[[JointProgram, Settings], Any], made: list[Any]) -> None:
-        self._partitioner = partitioner
-        self._use = use
-        self._made = made
-
-    def __call__(self, gm: fx.GraphModule, joint_inputs: Sequence[object], **facts: Any) -> Halves:
-        """Note what `use` makes of the graph, stop compiling."""
-        del joint_inputs  # shapes are on the graph
-        self._made.append(self._partitioner.look(gm, self._use, **facts))
-        raise _Seen
-
-    def uuid(self) -> str:
-        """Never used: looking reads no cache."""
-        return "rematpass-look-only"
+    return find_max_size(plan_at, vary, start=sized.size, step=step, most=most)
 
 
 def plans(compiled: object) -> list[Plan]:

@@ -1,6 +1,6 @@
 """The command line.
 
-In: arguments. Out: text or JSON on stdout, an exit code: 0 good, 1 found something wrong, 2 could not be run.
+In: arguments. Out: text or JSON on stdout, an exit code: 0 good, 1 found something wrong, 2 not run.
 Never imports torch before a command needs it.
 """
 
@@ -12,6 +12,7 @@ import sys
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
+from .commands import looking, planning
 from .errors import RematError
 from .report.doctor import find_version
 
@@ -25,6 +26,7 @@ _EXAMPLES = """examples:
   rematpass doctor                      what is missing on this machine, and how to mend it
   rematpass demo                        train a small model in six ways and compare peak memory and time
   rematpass demo --budget 150MiB        the same, and once more within 150 MiB
+  rematpass plan hf:gpt2 --device l4    does it fit that device? no GPU and no weights are needed to know
 """
 
 _DEMO_EXAMPLES = """examples:
@@ -75,6 +77,8 @@ def make_parser() -> argparse.ArgumentParser:
     parser.add_argument("--version", action="version", version=f"rematpass {own_version()}")
     commands = parser.add_subparsers(title="commands", metavar="COMMAND", required=True)
     _add_demo(commands)
+    planning.add_commands(commands)
+    looking.add_commands(commands)
     _add_doctor(commands)
     return parser
 

@@ -20,13 +20,15 @@ from . import torch_compat
 from .check.measure import device_memory
 from .cost.cpu_probe import cpu_model, processor_name
 from .cost.device_model import DECLARED, DeviceModel, find_device
+from .cost.memory import host_memory
 from .cost.op_prices import OpPrices, PriceBook, file_book, read_prices, write_prices
 from .declared import declared_ops
 from .errors import OptionError
 from .files import write_first
 from .op_times import collect_prices
-from .options import Options, cache_dir, resolve_budget
+from .options import MemoryBudget, Options, cache_dir, resolve_budget
 from .pipeline import Settings
+from .plan_file import load_plan
 from .ranks import share_book, share_budget, share_device
 
 logger = logging.getLogger(__name__)
@@ -47,6 +49,30 @@ _NAMES = (
 )
 # A device nobody declared is priced as this one: plans stay right, only the ranking of prices may be off.
 _STAND_IN = "a100-sxm"
+
+
+STAND_IN_NOTE = "planned for {device}; traced on tensors without memory, nothing was run and nothing was measured there"
+
+
+def find_target(name: str) -> tuple[DeviceModel, str]:
+    """A device to plan for, and its type: "cpu", or "cuda" for every declared one.
+
+    Raises:
+        OptionError: no such device; the message lists the nearest names and all of them.
+    """
+    if name.strip().lower() == "cpu":
+        return present_device("cpu"), "cpu"
+    return find_device(name), "cuda"
+
+
+def budget_on(device: str, budget: MemoryBudget, reserve: MemoryBudget | None = None) -> int | None:
+    """A budget in bytes on a device to plan for, all of whose memory counts as free; None for no limit."""
+    total = _target_bytes(*find_target(device))
+    return resolve_budget(budget, total_bytes=total, free_bytes=total, reserve=reserve)
+
+
+def _target_bytes(model: DeviceModel, device_type: str) -> int:
+    return model.memory_bytes if device_type != "cpu" else host_memory().total_bytes
 
 
 @cache
@@ -171,11 +197,12 @@ def make_settings(
         device_type: "cpu" or "cuda".
         topic: what is planned. Ranks of a job that plan the same share prices and the "auto" budget.
         is_fusing: the halves go to a compiler that fuses.
-        device: plan for this one.
+        device: plan for this one: "cpu" (this host's processor, whatever it runs now) or a declared GPU. Its memory
+            counts as free.
     """
     if device is not None:
-        model = find_device(device)
-        total, free = model.memory_bytes, model.memory_bytes
+        model, device_type = find_target(device)
+        total = free = _target_bytes(model, device_type)
     else:
         model = share_device(device_type, present_device(device_type))
         memory = device_memory(torch.device(device_type))
@@ -185,10 +212,13 @@ def make_settings(
     if is_above and budget is not None:
         budget = share_budget(topic, budget, free)
     declared, book = declared_ops(), open_book(options.cost_model, device_type, device)
+    replay = None if options.plan is None else load_plan(options.plan)
     parts = (
         "" if book is None else book.identity,
         *(options.fingerprint(), str(budget), str(is_above), model.to_json(), str(is_fusing), _code_fingerprint()),
         *(op.fingerprint for op in declared),
+        *((device_type,) if device is not None else ()),
+        *((replay.to_json(),) if replay is not None else ()),
     )
     return Settings(
         budget_bytes=budget,
@@ -202,6 +232,9 @@ def make_settings(
         fingerprint=hashlib.sha256("\n".join(parts).encode()).hexdigest(),
         declared=declared,
         book=book,
+        replay=replay,
+        device_type=device_type if device is not None else None,
+        notes=() if device is None else (STAND_IN_NOTE.format(device=model.name),),
     )
 
 

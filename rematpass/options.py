@@ -13,12 +13,12 @@ import os
 import re
 from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass, fields
-from enum import Enum
 from fractions import Fraction
 from pathlib import Path
 from typing import Any, Literal
 
 from .errors import OptionError
+from .frozen import canonical, freeze, thaw
 
 _ENVIRONMENT_NAMES = (
     *("memory_budget", "reserve", "save", "recompute"),
@@ -56,12 +56,7 @@ class MemoryBudget:
     amount: int | float = 0
 
 
-@dataclass(frozen=True, slots=True)
-class _Frozen:
-    """A list, tuple, set or dict of an Inductor option, made hashable; `_thaw` is the inverse."""
-
-    kind: str
-    items: tuple[object, ...]
+_AUTO = MemoryBudget("auto")
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,9 +73,10 @@ class Options:
         on_error: raise, or warn and fall back to a plain partition.
         inductor: sorted (key, value) pairs for Inductor's config; read them with `inductor_patches`.
         mode: a torch.compile mode, None when not given.
+        plan: path of a plan file to replay, None to plan.
     """
 
-    memory_budget: MemoryBudget = MemoryBudget("auto")
+    memory_budget: MemoryBudget = _AUTO
     reserve: MemoryBudget | None = None
     save: tuple[str, ...] = ()
     recompute: tuple[str, ...] = ()
@@ -90,6 +86,7 @@ class Options:
     on_error: Literal["raise", "fallback"] = "raise"
     inductor: tuple[tuple[str, object], ...] = ()
     mode: str | None = None
+    plan: str | None = None
 
     def fingerprint(self) -> str:
         """Sha256 hex of all options, the same in any process and under any hash seed.
@@ -97,12 +94,12 @@ class Options:
         Functions count by their qualified name, and objects whose repr holds an address by their `uuid()` (Inductor's
         protocol for custom passes) or the name of their class.
         """
-        lines = (f"{field.name}={_canonical(getattr(self, field.name))}" for field in fields(self))
+        lines = (f"{field.name}={canonical(getattr(self, field.name))}" for field in fields(self))
         return hashlib.sha256("\n".join(lines).encode()).hexdigest()
 
     def inductor_patches(self) -> dict[str, object]:
         """The Inductor options as a new dict, with lists and dicts as the user gave them."""
-        return {key: _thaw(value) for key, value in self.inductor}
+        return {key: thaw(value) for key, value in self.inductor}
 
 
 def parse_memory_budget(value: object, *, name: str = "memory_budget") -> MemoryBudget:
@@ -152,8 +149,9 @@ def parse_options(
             raise _refusal("mode", mode, f"options also has mode={ours['mode']!r}", "one of the two")
         given["mode"] = ("mode", mode)
     settled: dict[str, Any] = {name: _READERS[name](value, label) for name, (label, value) in given.items()}
-    for name in ("verify", "plan"):
-        settled.pop(name, None)
+    settled.pop("verify", None)
+    if settled.get("plan") is not None and settled.get("memory_budget", _AUTO) != _AUTO:
+        raise _refusal("plan", settled["plan"], "memory_budget is given, too; a plan has its own", "one of the two")
     both = sorted(set(settled.get("save", ())) & set(settled.get("recompute", ())))
     if both:
         raise _refusal("save", both, "the same globs are in recompute", "each glob in one of the two")
@@ -271,6 +269,12 @@ def _read_seconds(value: Any, name: str) -> float:
     return float(value)
 
 
+def _read_path(value: object, name: str) -> str | None:
+    if value is None or (isinstance(value, str | os.PathLike) and str(value)):
+        return None if value is None else str(value)
+    raise _refusal(name, value, "it is no path", 'the path of a file that plan.save("plan.json") wrote')
+
+
 def _one_of(*choices: str, suffix: str = "\0") -> Callable[[object, str], object]:
     """A reader that takes these choices only, and names of files that end so."""
 
@@ -304,7 +308,7 @@ _READERS: dict[str, Callable[[Any, str], object]] = {
     "on_error": _one_of("raise", "fallback"),
     "mode": lambda value, name: None if value is None else _one_of(*MODES)(value, name),
     "verify": _not_built(only=False),
-    "plan": _not_built(only=None),
+    "plan": _read_path,
 }
 
 
@@ -326,7 +330,7 @@ def _sort_keys(
         if name in OPTION_NAMES:
             ours[name] = value
         else:
-            patches[name] = _freeze(value, name)
+            patches[name] = freeze(value, name)
     return ours, tuple(sorted(patches.items(), key=lambda pair: pair[0]))
 
 
@@ -354,47 +358,3 @@ def _decode_variable(variable: str, name: str, text: str) -> object:
         return float(text)
     except ValueError:
         raise _refusal(variable, text, "it is not a number", "a number of seconds") from None
-
-
-def _freeze(value: object, name: str) -> object:
-    """An Inductor value made hashable."""
-    if isinstance(value, dict):
-        return _Frozen("dict", tuple((key, _freeze(item, name)) for key, item in value.items()))
-    if isinstance(value, set | frozenset):
-        return _Frozen("set", tuple(sorted(value, key=_canonical)))  # members of a set are hashable
-    if isinstance(value, list | tuple):
-        return _Frozen("list" if isinstance(value, list) else "tuple", tuple(_freeze(item, name) for item in value))
-    try:
-        hash(value)
-    except TypeError as error:
-        raise _refusal(name, value, f"{error}; options must be hashable", "plain values or importable names") from error
-    return value
-
-
-def _thaw(value: Any) -> object:
-    if not isinstance(value, _Frozen):
-        return value
-    items: tuple[Any, ...] = value.items
-    if value.kind == "dict":
-        return {key: _thaw(item) for key, item in items}
-    if value.kind == "set":
-        return set(items)
-    return [_thaw(item) for item in items] if value.kind == "list" else tuple(map(_thaw, items))
-
-
-def _canonical(value: object) -> str:
-    """A text of `value` that is the same in every process."""
-    if isinstance(value, _Frozen):
-        return value.kind + _canonical(value.items)
-    if isinstance(value, tuple):
-        return f"({','.join(map(_canonical, value))})"
-    if isinstance(value, Enum):
-        return f"{type(value).__qualname__}.{value.name}"
-    text = repr(value)
-    return text if " at 0x" not in text or isinstance(value, str) else _object_name(value)
-
-
-def _object_name(value: object) -> str:
-    identify = None if isinstance(value, type) else getattr(value, "uuid", None)
-    named = value if hasattr(value, "__qualname__") else type(value)
-    return f"{named.__module__}.{named.__qualname__}{identify() if identify else ''!r}"

@@ -6,6 +6,7 @@ itself.
 
 from __future__ import annotations
 
+import dataclasses
 import hashlib
 import logging
 import time
@@ -32,8 +33,10 @@ from .graph.facts import Facts, collect_facts
 from .op_times import measured_ns
 from .plan_types import Curve, Plan
 from .record import Inputs, Request, record_alive, record_curve, record_plan
+from .replay import replay_decision
 from .report.table import format_line
 from .solve.descent import FrontierPoint
+from .solve.program import Decision
 from .solve.search import Effort, Frontier
 
 logger = logging.getLogger(__name__)
@@ -54,6 +57,9 @@ class Settings:
         declared: what the user said of custom operators.
         book: measured times of operators; None for the roofline alone.
         fingerprint: of everything above and of the code.
+        device_type: of the device that will run the step, None for the one that the graph was traced on.
+        notes: sentences for the reader of the plan.
+        replay: the plan to follow instead of making one.
     """
 
     budget_bytes: int | None
@@ -67,6 +73,9 @@ class Settings:
     fingerprint: str
     declared: tuple[DeclaredOp, ...] = ()
     book: PriceBook | None = None
+    device_type: str | None = None
+    notes: tuple[str, ...] = ()
+    replay: Plan | None = None
 
 
 @dataclass(frozen=True)
@@ -85,20 +94,36 @@ def needs_plan(joint: JointProgram) -> bool:
 
 def plan_and_split(joint: JointProgram, settings: Settings, graph_name: str) -> Planned:
     """All steps. Raises BudgetTooSmall before anything is emitted."""
+    plan, inputs, decision = make_plan(joint, settings, graph_name)
+    forward, backward = split_program(joint, inputs.program, decision)
+    check_split(forward, backward, joint.num_fwd_outputs)
+    return Planned(forward, backward, plan)
+
+
+def make_plan(joint: JointProgram, settings: Settings, graph_name: str) -> tuple[Plan, Inputs, Decision]:
+    """The steps before the first node is written: the plan, what it was made from, and the decision it records."""
     start = time.perf_counter()
     inputs = collect_inputs(joint, settings)  # what is there, what it costs, what is forbidden
-    frontier = Frontier(inputs.program, Effort(seconds=settings.time_limit))  # one curve of plans for any budget
     request = _request(inputs.facts, settings, graph_name)
+    if settings.replay is not None:
+        return _follow(settings.replay, inputs, request)
+    frontier = Frontier(inputs.program, Effort(seconds=settings.time_limit))  # one curve of plans for any budget
     point = choose_point(frontier, inputs, request, settings)
     plan = record_plan(request, inputs, frontier, point, time.perf_counter() - start)
     names = [value.name for value in inputs.facts.values]
     check_schedule(inputs.program, point.decision, names)  # before a single node is written
     live = [moment.live_bytes for moment in plan.timeline]
     check_timeline(inputs.program, point.decision.schedule, live, plan.peak_bytes, names)
-    forward, backward = split_program(joint, inputs.program, point.decision)
-    check_split(forward, backward, joint.num_fwd_outputs)
     logger.info("%s", format_line(plan))
-    return Planned(forward, backward, plan)
+    return plan, inputs, point.decision
+
+
+def _follow(plan: Plan, inputs: Inputs, request: Request) -> tuple[Plan, Inputs, Decision]:
+    """A plan from a file: the same decision, or none."""
+    decision = replay_decision(plan, inputs.program, inputs.facts, request.graph_fingerprint)
+    plan = dataclasses.replace(plan, graph_name=request.graph_name)
+    logger.info("%s, replayed", format_line(plan))
+    return plan, inputs, decision
 
 
 def trace_curve(
@@ -113,7 +138,7 @@ def trace_curve(
 def collect_inputs(joint: JointProgram, settings: Settings) -> Inputs:
     """Facts, constraints, prices and the solver's program of a joint graph."""
     declared = {op.name: op for op in settings.declared}
-    facts = collect_facts(joint, declared, is_fusing=settings.is_fusing)
+    facts = collect_facts(joint, declared, settings.device_type, is_fusing=settings.is_fusing)
     constraints = collect_constraints(joint, facts, settings.save, settings.recompute, settings.declared)
     work = describe_work(joint, facts, is_fusing=settings.is_fusing)
     measured = {} if settings.book is None else measured_ns(joint, facts, settings.book, declared)
@@ -129,8 +154,17 @@ def _request(facts: Facts, settings: Settings, graph_name: str) -> Request:
     graph = hashlib.sha256()
     for value in facts.values:
         graph.update(repr((value.name, value.op, value.inputs, value.shape, value.dtype)).encode())
+    own = graph.hexdigest()
     graph.update(settings.fingerprint.encode())
-    return Request(graph_name, graph.hexdigest(), settings.device.name, torch_compat.torch_version(), budget)
+    return Request(
+        graph_name=graph_name,
+        fingerprint=graph.hexdigest(),
+        graph_fingerprint=own,
+        device=settings.device.name,
+        torch_version=torch_compat.torch_version(),
+        budget_bytes=budget,
+        notes=settings.notes,
+    )
 
 
 def choose_point(frontier: Frontier, inputs: Inputs, request: Request, settings: Settings) -> FrontierPoint:

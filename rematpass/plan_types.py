@@ -14,7 +14,7 @@ from os import PathLike
 from pathlib import Path
 from typing import Literal
 
-PLAN_SCHEMA = 2
+PLAN_SCHEMA = 3
 
 Phase = Literal["forward", "backward"]
 Role = Literal["input", "kept", "recomputed", "gradient", "temporary"]
@@ -36,7 +36,8 @@ class Decision(StrEnum):
 class ValueRecord:
     """One forward value: `bytes` of its storage, what was decided and why, and where the user wrote it.
 
-    `label` is the user's own name for it (`rematpass.name`), "" when it has none.
+    `label` is the user's own name for it (`rematpass.name`), "" when it has none. `flags` are sentences about what is
+    usually a mistake.
     """
 
     name: str
@@ -49,6 +50,7 @@ class ValueRecord:
     module: str
     source: str
     label: str = ""
+    flags: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,6 +71,21 @@ class AliveRecord:
     role: Role
     module: str
     source: str
+
+
+@dataclass(frozen=True, slots=True)
+class LifeRecord:
+    """A piece of memory from the position of the timeline where it comes to the last where it is there.
+
+    What the forward keeps has two: one in the forward, one in the backward.
+    """
+
+    name: str
+    bytes: int
+    role: Role
+    module: str
+    first: int
+    last: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -109,6 +126,9 @@ class Plan:
         alive_at_peak: the tensors alive there, largest first.
         cheaper, smaller: the neighbours on the frontier, None at its ends.
         notes: sentences for the reader, e.g. why memory does not fall.
+        graph_fingerprint: hash of the joint graph alone: a plan can be replayed where it is the same.
+        lives: every tensor that reaches memory, from when to when; the graph's inputs are `static_bytes`, and what is
+            missing to `timeline` is scratch of the op that runs.
         plan_seconds: how long planning took; not part of the plan's identity.
     """
 
@@ -133,6 +153,8 @@ class Plan:
     cheaper: Neighbour | None = None
     smaller: Neighbour | None = None
     notes: tuple[str, ...] = ()
+    graph_fingerprint: str = ""
+    lives: tuple[LifeRecord, ...] = ()
     plan_seconds: float = field(default=0.0, compare=False)
 
     @property
@@ -172,6 +194,32 @@ class Plan:
 
         return plan_from_json(text)
 
+    def explain(self, glob: str = "*") -> str:
+        """What the modules that `glob` names keep and recompute, why, and what they hold at the peak, as text.
+
+        Raises:
+            OptionError: nothing matches.
+        """
+        from .report.explain import explain_plan
+
+        return explain_plan(self, glob)
+
+    def diff(self, other: Plan) -> PlanDiff:
+        """What is different in `other`; `print` it."""
+        from .report.diff import diff_plans
+
+        return diff_plans(self, other)
+
+    def plot(self, path: str | Path) -> Path:
+        """Draw memory over the step, coloured by module, into an image file; needs matplotlib.
+
+        Raises:
+            RematError: matplotlib is missing, the format is unknown, or the file cannot be written.
+        """
+        from .report.plot_timeline import plot_timeline
+
+        return plot_timeline(self, path)
+
     def save(self, path: str | PathLike[str]) -> Path:
         """Write a file that `rematpass.load_plan` reads back to an equal plan; returns its path.
 
@@ -181,6 +229,36 @@ class Plan:
         from .plan_file import save_plan
 
         return save_plan(self, path)
+
+
+@dataclass(frozen=True)
+class PlanDiff:
+    """What is different in `after`, seen from `before`; `print` it.
+
+    Attributes:
+        is_same_graph: both plan one graph.
+        kept_now: kept in `after`, but not in `before`, which has them, too.
+        recomputed_now: likewise.
+        gone, new: values that only one of them has.
+    """
+
+    before: Plan
+    after: Plan
+    is_same_graph: bool
+    kept_now: tuple[ValueRecord, ...]
+    recomputed_now: tuple[ValueRecord, ...]
+    gone: tuple[ValueRecord, ...]
+    new: tuple[ValueRecord, ...]
+
+    @property
+    def is_empty(self) -> bool:
+        """Whether the plans are equal."""
+        return self.before == self.after
+
+    def __str__(self) -> str:
+        from .report.diff import format_diff
+
+        return format_diff(self)
 
 
 @dataclass(frozen=True, slots=True)

@@ -8,11 +8,13 @@ from __future__ import annotations
 import itertools
 from collections import Counter
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from .cost.values import Prices
 from .graph.constraints import Constraints
 from .graph.facts import Facts
+from .lives import find_role, record_lives
+from .mistakes import Dominating, find_flags, find_notes
 from .plan_types import (
     AliveRecord,
     Curve,
@@ -39,13 +41,15 @@ FLAT_SHARE = 0.1
 
 @dataclass(frozen=True)
 class Request:
-    """What was asked: the graph's name, its fingerprint, the device, the budget (None: no limit)."""
+    """What was asked: the graph's name, fingerprints, the device, the budget (None: no limit); notes to pass on."""
 
     graph_name: str
     fingerprint: str
+    graph_fingerprint: str
     device: str
     torch_version: str
     budget_bytes: int | None
+    notes: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -79,13 +83,15 @@ def record_plan(
         recompute_seconds=point.extra_ns * NS,
         step_seconds=sum(inputs.prices.run_ns) * NS,
         bound_seconds=min(bound_ns, point.extra_ns) * NS,
-        values=record_values(inputs, point),
+        values=_flagged(inputs, point),
         timeline=_timeline(inputs, point, timeline),
         peak_position=timeline.peak_position,
         alive_at_peak=record_alive(inputs, point),
         cheaper=_neighbour(frontier.next_faster(point)),
         smaller=_neighbour(frontier.next_smaller(point)),
         notes=_notes(inputs, frontier, request),
+        graph_fingerprint=request.graph_fingerprint,
+        lives=record_lives(inputs.program, inputs.facts, point.decision),
         plan_seconds=plan_seconds,
     )
 
@@ -135,6 +141,17 @@ def record_values(inputs: Inputs, point: FrontierPoint) -> tuple[ValueRecord, ..
         elif runs[v] and program.in_forward[v]:
             records.append(_record(inputs, v, Decision.RECOMPUTE, _why_again(inputs, v, runs[v])))
     return tuple(records)
+
+
+def _flagged(inputs: Inputs, point: FrontierPoint) -> tuple[ValueRecord, ...]:
+    """The records of all values, with what is usually a mistake."""
+    records = record_values(inputs, point)
+    numbers = {value.name: v for v, value in enumerate(inputs.facts.values)}
+    of_records = [numbers[record.name] for record in records]
+    flags = find_flags(inputs.facts, inputs.program, point.decision, of_records, point.peak_bytes)
+    return tuple(
+        replace(record, flags=flags[v]) if v in flags else record for v, record in zip(of_records, records, strict=True)
+    )
 
 
 def _record(inputs: Inputs, v: int, decision: Decision, because: str) -> ValueRecord:
@@ -211,38 +228,43 @@ def record_alive(inputs: Inputs, point: FrontierPoint) -> tuple[AliveRecord, ...
     is_backward_now = timeline.peak_position >= len(timeline.forward_bytes)
     for v, size in list_alive(program, point.decision.schedule, timeline.peak_position):
         value = inputs.facts.values[v]
-        role: Role = "gradient" if v in gradients else _role(program, point, v, is_backward_now)
+        role: Role = (
+            "gradient" if v in gradients else find_role(program, point.decision, v, is_backward=is_backward_now)
+        )
         rows.append(AliveRecord(value.name, size, role, value.module, value.source))
     return tuple(sorted(rows, key=lambda row: -row.bytes))
-
-
-def _role(program: Program, point: FrontierPoint, v: int, is_backward_now: bool) -> Role:
-    if v in point.decision.kept:
-        return "kept"
-    if is_backward_now and not program.is_backward[v]:
-        return "recomputed"
-    return "temporary"
 
 
 def _neighbour(point: FrontierPoint | None) -> Neighbour | None:
     return None if point is None else Neighbour(point.peak_bytes, point.extra_ns * NS)
 
 
+def _dominating(inputs: Inputs, frontier: Frontier) -> Dominating | None:
+    """What memory consists of where a budget hardly lowers it."""
+    program, fastest, smallest = inputs.program, frontier.fastest, frontier.smallest
+    if fastest.peak_bytes - smallest.peak_bytes >= FLAT_SHARE * fastest.peak_bytes:
+        return None
+    schedule = smallest.decision.schedule
+    at = simulate(program, schedule).peak_position
+    ops = [v for v in (*schedule.forward, *schedule.backward) if program.kind[v] not in (Kind.INPUT, Kind.SYMBOL)]
+    op = ops[at] if ops else 0
+    gradients = gradient_bytes(program)
+    return Dominating(
+        fastest.peak_bytes, program.static_bytes, gradients, inputs.facts.values[op].name, program.workspace_bytes[op]
+    )
+
+
 def _notes(inputs: Inputs, frontier: Frontier, request: Request) -> tuple[str, ...]:
-    program = inputs.program
-    notes = ["each graph of a model gets the whole budget; one budget for all of them is not shared yet"]
-    fastest, smallest = frontier.fastest, frontier.smallest
+    notes = [
+        "each graph of a model gets the whole budget; one budget for all of them is not shared yet",
+        *request.notes,
+    ]
+    smallest = frontier.smallest
     if not frontier.is_complete:
         notes.append(
             f"time_limit ended the search after {frontier.simulated} plans; a longer one may find a better plan"
         )
-    span = fastest.peak_bytes - smallest.peak_bytes
-    if span < FLAT_SHARE * fastest.peak_bytes:
-        fixed = program.static_bytes + gradient_bytes(program)
-        notes.append(
-            f"memory hardly falls with the budget: {format_bytes(fixed)} of the peak of "
-            f"{format_bytes(fastest.peak_bytes)} are parameters, inputs and gradients"
-        )
+    notes += find_notes(inputs.constraints, _dominating(inputs, frontier))
     notes += [
         f"{size.symbol} is a dynamic size without an upper bound, planned for {size.planned}; above it the step may "
         "need more than planned. Try: torch._dynamo.mark_dynamic(tensor, dim, max=...)"

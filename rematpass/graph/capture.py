@@ -66,13 +66,14 @@ def capture_joint(
     outputs = tuple(ids[leaf] if isinstance(leaf, fx.Node) else None for leaf in torch_compat.leaves(output.args))
     primals = [i for i, n in enumerate(nodes) if n.op == "placeholder" and not _is_backward_input(n)]
     forward_outputs = outputs[:num_fwd_outputs]
+    is_backward = _backward_side(nodes, ids)
     return JointProgram(
         gm=gm,
         nodes=nodes,
         forward_outputs=forward_outputs,
         backward_outputs=outputs[num_fwd_outputs:],
-        is_backward=_backward_side(nodes, ids),
-        in_forward=_forward_side(nodes, ids, forward_outputs),
+        is_backward=is_backward,
+        in_forward=_forward_side(nodes, ids, forward_outputs, is_backward),
         static_inputs=tuple(primals[i] for i in static_indices or [] if i < len(primals)),
         mutated_inputs=_mutated(gm, nodes, ids, primals),
     )
@@ -103,14 +104,19 @@ def _backward_side(nodes: tuple[fx.Node, ...], ids: dict[fx.Node, int]) -> tuple
 
 
 def _forward_side(
-    nodes: tuple[fx.Node, ...], ids: dict[fx.Node, int], outputs: tuple[int | None, ...]
+    nodes: tuple[fx.Node, ...],
+    ids: dict[fx.Node, int],
+    outputs: tuple[int | None, ...],
+    is_backward: tuple[bool, ...],
 ) -> tuple[bool, ...]:
     needed = [False] * len(nodes)
     for i in outputs:
         if i is not None:
             needed[i] = True
     for i in range(len(nodes) - 1, -1, -1):
-        needed[i] = needed[i] or (nodes[i].is_impure() and nodes[i].op not in ("placeholder",))
+        # An impure op of the backward (attention of GPUs, which may draw) asks nothing of the forward.
+        is_effect = nodes[i].op != "placeholder" and not is_backward[i] and nodes[i].is_impure()
+        needed[i] = needed[i] or is_effect
         if needed[i]:
             for u in nodes[i].all_input_nodes:
                 needed[ids[u]] = True

@@ -57,7 +57,7 @@ class Facts:
     """All values of a joint graph in order, and the bytes of the forward's inputs (distinct storages).
 
     `relaid_bytes` are copies of inputs in another layout, held as long as the inputs; `open_sizes` dynamic dimensions
-    that may become larger than what these figures stand for.
+    that may become larger than what these figures stand for; `static_inputs` the values of parameters and buffers.
     """
 
     values: tuple[ValueFacts, ...]
@@ -65,21 +65,26 @@ class Facts:
     device_type: str
     relaid_bytes: int = 0
     open_sizes: tuple[OpenSize, ...] = ()
+    static_inputs: tuple[int, ...] = ()
 
 
 def collect_facts(
-    joint: JointProgram, declared: Mapping[str, DeclaredOp] = MappingProxyType({}), *, is_fusing: bool = False
+    joint: JointProgram,
+    declared: Mapping[str, DeclaredOp] = MappingProxyType({}),
+    device_type: str | None = None,
+    *,
+    is_fusing: bool = False,
 ) -> Facts:
     """One `ValueFacts` per node of the joint graph, in order.
 
     Args:
         joint: the graph.
         declared: what users said of custom operators.
+        device_type: of the device that will run it ("cpu", "cuda"); None for the one it was traced on.
         is_fusing: Inductor runs the halves, in layouts of its own.
     """
     ids = {node: i for i, node in enumerate(joint.nodes)}
-    device_type = _device_type(joint.nodes)
-    block = CUDA_BLOCK_BYTES if device_type == "cuda" else 1
+    device_type = device_type or _device_type(joint.nodes)
     values: list[ValueFacts] = []
     for i, node in enumerate(joint.nodes):
         inputs = tuple(dict.fromkeys(ids[u] for u in node.all_input_nodes))
@@ -87,17 +92,25 @@ def collect_facts(
         if kind is Kind.PART and values[inputs[0]].kind is Kind.VIEW:
             kind = Kind.VIEW  # one of several views (split, unbind): no memory of its own
         root = values[inputs[0]].root if kind is Kind.VIEW and inputs else i
-        value = _describe(node, kind, inputs, root, i == root, block, declared)
-        scratch = _scratch_bytes(node, kind, block, is_fusing=is_fusing)
+        value = _describe(node, kind, inputs, root, i == root, device_type, declared)
+        scratch = _scratch_bytes(node, kind, device_type, is_fusing=is_fusing)
         values.append(replace(value, workspace_bytes=scratch))
     for i, node in enumerate(joint.nodes):
         label = "" if joint.is_backward[i] else torch_compat.user_label(node)
         if label and values[i].kind is Kind.VIEW:
             owner = values[values[i].root]
             values[values[i].root] = replace(owner, labels=tuple(dict.fromkeys((*owner.labels, label))))
+    is_relaid = is_fusing and device_type == "cpu"
     # An image that several convolutions read is laid out anew once.
-    relaid = {node.args[0]: relaid_bytes(node) for node in joint.nodes if is_fusing and relaid_bytes(node)}
-    return Facts(tuple(values), _static_bytes(joint, block), device_type, sum(relaid.values()), open_sizes(joint.nodes))
+    relaid = {node.args[0]: relaid_bytes(node) for node in joint.nodes if is_relaid and relaid_bytes(node)}
+    return Facts(
+        values=tuple(values),
+        static_bytes=_static_bytes(joint, _block_bytes(device_type)),
+        device_type=device_type,
+        relaid_bytes=sum(relaid.values()),
+        open_sizes=open_sizes(joint.nodes),
+        static_inputs=joint.static_inputs,
+    )
 
 
 def _describe(
@@ -106,10 +119,11 @@ def _describe(
     inputs: tuple[int, ...],
     root: int,
     is_owner: bool,
-    block: int,
+    device_type: str,
     declared: Mapping[str, DeclaredOp],
 ) -> ValueFacts:
     value = node.meta.get("val")
+    block = _block_bytes(device_type)
     tensor = value if isinstance(value, torch.Tensor) else None
     first = next(tensors_in(value), None)
     size = _round_up(storage_bytes(tensor), block) if tensor is not None else 0
@@ -125,19 +139,24 @@ def _describe(
         dtype=str(first.dtype).removeprefix("torch.") if first is not None else "",
         flops=count_flops(node, declared) if node.op == "call_function" else 0,
         workspace_bytes=0,
-        is_heavy=is_heavy(node),
+        is_heavy=device_type == "cpu" and is_heavy(node),
         is_drawn=is_drawn(node),
         module=module_path(node),
         source=source_line(node),
     )
 
 
-def _scratch_bytes(node: fx.Node, kind: Kind, block: int, *, is_fusing: bool) -> int:
+def _scratch_bytes(node: fx.Node, kind: Kind, device_type: str, *, is_fusing: bool) -> int:
     """Scratch of the op, and everything a multi-result op returns: its parts are counted one by one after it ran."""
     value = node.meta.get("val")
     parts = value if isinstance(value, (tuple, list)) and kind is not Kind.VIEW else ()
+    block = _block_bytes(device_type)
     returned = sum(_round_up(storage_bytes(t), block) for t in parts if isinstance(t, torch.Tensor))
-    return returned + workspace_bytes(node, is_fusing=is_fusing)
+    return returned + workspace_bytes(node, device_type, is_fusing=is_fusing)
+
+
+def _block_bytes(device_type: str) -> int:
+    return CUDA_BLOCK_BYTES if device_type == "cuda" else 1
 
 
 def storage_bytes(value: torch.Tensor) -> int:

@@ -38,14 +38,18 @@ def fold_sums(gm: fx.GraphModule, nodes: Collection[fx.Node]) -> None:
 
 
 def _may_fold(product: fx.Node, other: fx.Node) -> bool:
-    """Whether Inductor would (`is_valid_addmm_fusion`); on a GPU it also asks who reads the sum."""
+    """Whether Inductor would (`is_valid_addmm_fusion`); on a GPU it takes some of these apart again."""
     if product.target != aten.mm.default or len(product.users) != 1 or product is other:
         return False
     made, added = product.meta.get("val"), other.meta.get("val")
     if not isinstance(made, torch.Tensor) or not isinstance(added, torch.Tensor):
         return False
-    is_plain = made.device.type == "cpu" and made.is_floating_point()
-    return is_plain and made.dtype == added.dtype and made.shape == added.shape and made.ndim == MATRIX_RANK
+    return (
+        made.is_floating_point()
+        and made.dtype == added.dtype
+        and made.shape == added.shape
+        and made.ndim == MATRIX_RANK
+    )
 
 
 def _rewrite(node: fx.Node, product: fx.Node, other: fx.Node, place: dict[fx.Node, int]) -> None:

@@ -91,9 +91,7 @@ def _kind_of_target(target: object) -> Kind:
 
 def is_heavy(node: fx.Node) -> bool:
     """A transcendental function: Inductor on CPU stores what has one inside when it has several readers."""
-    value = node.meta.get("val")
-    is_on_cpu = not isinstance(value, torch.Tensor) or value.device.type in ("cpu", "meta")
-    return is_on_cpu and base_name(node.target) in _HEAVY
+    return base_name(node.target) in _HEAVY
 
 
 def is_drawn(node: fx.Node) -> bool:

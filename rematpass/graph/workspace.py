@@ -11,6 +11,7 @@ import torch
 from torch import fx
 
 from ..torch_compat import has_onednn, num_threads
+from .gpu_attention import gpu_attention_bytes
 from .op_traits import base_name
 from .sizes import concrete
 
@@ -29,14 +30,16 @@ PRIMITIVE_BYTES = 8448
 PRIMITIVE_SHARE = 0.02
 
 
-def workspace_bytes(node: fx.Node, *, is_fusing: bool) -> int:
-    """Bytes of scratch; 0 for operators not known to take any.
+def workspace_bytes(node: fx.Node, device_type: str = "cpu", *, is_fusing: bool = False) -> int:
+    """Bytes of scratch on a device of this type; 0 for operators not known to take any.
 
     `is_fusing`: Inductor runs it, which lays out the tensors of two-dimensional convolutions channels last.
     """
     if node.op != "call_function":
         return 0
     name = base_name(node.target)
+    if device_type != "cpu":
+        return gpu_attention_bytes(node)
     if name.startswith("_scaled_dot_product_flash_attention_for_cpu"):
         return _cpu_attention(node, is_backward=name.endswith("backward"))
     if name in ("convolution", "convolution_backward"):

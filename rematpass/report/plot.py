@@ -49,7 +49,7 @@ def plot_runs(points: Sequence[RunPoint], path: str | Path) -> Path:
     """
     path = Path(path)
     figure = _draw(points)
-    _write_whole(figure, path)
+    write_figure(figure, path)
     return path
 
 
@@ -60,7 +60,7 @@ def plot_curve(curve: Curve, path: str | Path) -> Path:
         RematError: matplotlib is missing, the format is unknown, or the file cannot be written.
     """
     check_plot(path)
-    figure = _new_figure()
+    figure = new_figure()
     axes = figure.add_subplot()
     peaks = [point.peak_bytes / 2**20 for point in curve.points]
     bound = [100 * point.bound_seconds / curve.step_seconds for point in curve.points]
@@ -73,7 +73,7 @@ def plot_curve(curve: Curve, path: str | Path) -> Path:
     axes.set_ylim(bottom=0)
     axes.grid(alpha=0.3)
     axes.legend(fontsize=8)
-    _write_whole(figure, Path(path))
+    write_figure(figure, Path(path))
     return Path(path)
 
 
@@ -83,7 +83,7 @@ def check_plot(path: str | Path) -> None:
     Raises:
         RematError: matplotlib is missing, the format is unknown, or the folder cannot be written to.
     """
-    canvas = _new_figure().canvas
+    canvas = new_figure().canvas
     suffix = _image_format(Path(path))
     if suffix not in canvas.get_supported_filetypes():
         raise RematError(f"no image format for {path}: .{suffix} is not known. Try: a path ending in .png or .svg")
@@ -92,7 +92,7 @@ def check_plot(path: str | Path) -> None:
 
 
 def _draw(points: Sequence[RunPoint]) -> Figure:
-    figure = _new_figure()
+    figure = new_figure()
     axes = figure.add_subplot()
     ours = sorted((point for point in points if point.is_rematpass), key=lambda point: point.peak_bytes)
     axes.plot([_mib(p) for p in ours], [p.step_ms for p in ours], "o-", color=_OURS, label="rematpass")
@@ -119,7 +119,7 @@ def _mib(point: RunPoint) -> float:
     return point.peak_bytes / 2**20
 
 
-def _new_figure() -> Figure:
+def new_figure() -> Figure:
     """A figure on the Agg canvas: no display and no global pyplot state."""
     try:
         from matplotlib.backends.backend_agg import FigureCanvasAgg
@@ -131,7 +131,12 @@ def _new_figure() -> Figure:
     return figure
 
 
-def _write_whole(figure: Figure, path: Path) -> None:
+def write_figure(figure: Figure, path: Path) -> None:
+    """Write the picture in the format of its suffix.
+
+    Raises:
+        RematError: the format is unknown, or the file cannot be written.
+    """
     with _explained(path):
         image = io.BytesIO()
         figure.savefig(image, format=_image_format(path))

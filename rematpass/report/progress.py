@@ -41,6 +41,18 @@ def open_progress(stream: TextIO, total: int) -> Iterator[Advance]:
 
 
 @contextmanager
+def show_busy(stream: TextIO, words: str) -> Iterator[None]:
+    """While the block runs, say so where `stream` is a terminal and rich is there; nothing is written elsewhere."""
+    if not (stream.isatty() and _has_rich()):
+        yield
+        return
+    from rich.console import Console
+
+    with Console(file=stream).status(words):
+        yield
+
+
+@contextmanager
 def drop_stderr_lines(prefix: str) -> Iterator[None]:
     """Drop lines with this prefix from what the process, C++ included, writes to stderr inside the block.
 

@@ -49,7 +49,14 @@ def format_line(plan: Plan) -> str:
 
 def format_plan(plan: Plan) -> str:
     """The plan as a table: kept values, recomputed values, what is alive at the peak, the neighbouring plans."""
-    sections = (_header(plan), _kept(plan), _recomputed(plan), _peak(plan), _neighbours(plan), list(plan.notes))
+    sections = (
+        format_header(plan),
+        _kept(plan),
+        _recomputed(plan),
+        _peak(plan),
+        format_neighbours(plan),
+        list(plan.notes),
+    )
     return "\n\n".join("\n".join(lines) for lines in sections if lines)
 
 
@@ -161,7 +168,8 @@ def _percent(fraction: float) -> str:
     return f"{fraction * 100:+.1f} %"
 
 
-def _header(plan: Plan) -> list[str]:
+def format_header(plan: Plan) -> list[str]:
+    """Where, how much, what is in every peak, at what price."""
     gap = f"{plan.gap * 100:.1f} %" if math.isfinite(plan.gap) else "not known (the bound is zero)"
     static, gradients = format_bytes(plan.static_bytes), format_bytes(plan.gradient_bytes)
     return [
@@ -178,14 +186,14 @@ def _header(plan: Plan) -> list[str]:
 def _kept(plan: Plan) -> list[str]:
     values = [value for value in plan.values if value.decision is Decision.KEEP]
     title = f"kept from the forward: {_count(values)}"
-    return [title, *_value_table(fold_values(values))]
+    return [title, *value_table(fold_values(values))]
 
 
 def _recomputed(plan: Plan) -> list[str]:
     values = [value for value in plan.values if value.decision is Decision.RECOMPUTE]
     rows = fold_values(values)
     shown, rest = rows[:RECOMPUTED_ROWS], rows[RECOMPUTED_ROWS:]
-    lines = [f"recomputed in the backward: {_count(values)}", *_value_table(shown)]
+    lines = [f"recomputed in the backward: {_count(values)}", *value_table(shown)]
     if rest:
         count, total_bytes = sum(row.count for row in rest), sum(row.total_bytes for row in rest)
         lines.append(f"  and {len(rest)} smaller rows: {count} values, {format_bytes(total_bytes)}")
@@ -197,7 +205,8 @@ def _count(values: Sequence[ValueRecord]) -> str:
     return f"{len(values)} value{'' if len(values) == 1 else 's'}, {total}"
 
 
-def _value_table(rows: Sequence[FoldedRow]) -> list[str]:
+def value_table(rows: Sequence[FoldedRow]) -> list[str]:
+    """Rows as indented lines under their titles; none for no rows."""
     if not rows:
         return []
     lines = align_columns([_TITLES, *(_cells(row) for row in rows)], right=(0, 1))
@@ -226,7 +235,8 @@ def _peak(plan: Plan) -> list[str]:
     return lines
 
 
-def _neighbours(plan: Plan) -> list[str]:
+def format_neighbours(plan: Plan) -> list[str]:
+    """The next cheaper and the next smaller plan, a line each."""
     lines = []
     if plan.cheaper is not None:
         more_bytes, time = _difference(plan, plan.cheaper)

@@ -314,7 +314,7 @@ class TestStore:
             (lambda text: b"\xff" + text, "utf-8"),
             (lambda text: b'["a list"]', "list"),
             (lambda text: text.replace(b"4096", b"4095"), "budget_bytes"),
-            (lambda text: text.replace(b'"schema": 2', b'"schema": 1'), "older"),
+            (lambda text: text.replace(b'"schema": 3', b'"schema": 2'), "older"),
             (lambda text: text.replace(b"abab", b"cdcd"), "stored under"),
         ],
     )

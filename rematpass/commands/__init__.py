@@ -1,0 +1,1 @@
+"""Commands that plan: plan, explain, frontier, plot, diff, max-size, devices."""
