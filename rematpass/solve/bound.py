@@ -122,10 +122,9 @@ class Bound:
         program = self.program
         readers: dict[int, list[int]] = {}
         for v, kind in enumerate(program.kind):
-            if program.is_backward[v] and kind is not Kind.VIEW:
-                for r in {program.root[u] for u in program.inputs[v]}:
-                    if program.is_backward[r]:
-                        readers.setdefault(r, []).append(v)
+            reads = {program.root[u] for u in program.inputs[v]} if kind is not Kind.VIEW else set()
+            for r in filter(program.is_backward.__getitem__, reads):
+                readers.setdefault(r, []).append(v)
         return readers
 
     def _around(self, k: int) -> _Around:

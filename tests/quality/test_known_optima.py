@@ -7,7 +7,7 @@ import torch
 from torch import nn
 
 import rematpass
-from rematpass.api import _trace
+from rematpass.look import Step, look_at_step
 from rematpass.options import parse_options
 from rematpass.pipeline import collect_inputs
 from rematpass.solve.liveness import simulate
@@ -42,7 +42,7 @@ def test_selective_recomputation_is_found():
     """
     model = nn.Sequential(*(MegatronLayer(512, 256) for _ in range(12)))
     x = torch.randn(16, 64, 512, requires_grad=True)
-    inputs = _trace(model, (x,), None, parse_options({"memory_budget": "none"}), collect_inputs)
+    inputs = look_at_step(Step(model, (x,)), parse_options({"memory_budget": "none"}), collect_inputs)
     program, facts = inputs.program, inputs.facts
     frontier = Frontier(program)
 
