@@ -17,7 +17,8 @@ from .sizes import concrete
 
 # Channels per block of oneDNN's layouts with AVX-512 (8 with AVX2, where this counts too much for few channels).
 BLOCK_CHANNELS = 16
-# What a channels-last primitive takes per thread, and once more, besides its weights (2026-11, torch 2.13, AVX-512).
+# What a channels-last primitive takes per thread, and up to twice more, besides its weights
+# (2026-11, torch 2.13, AVX-512).
 THREAD_BYTES = 4096
 # Above this size of a kernel the gradient of a depthwise weight is computed with every channel padded to a whole block
 # of inputs by a whole block of outputs: 257 times the weight for 5 x 5 to 9 x 9, twice for 2 x 2 and 3 x 3 (2026-11).
@@ -101,8 +102,8 @@ def _cpu_convolution_channels_last(node: fx.Node) -> int:
     """OneDNN reads and writes channels-last activations as they are and works on blocked copies of weights.
 
     Measured 2026-11 (torch 2.13), 24 shapes: the forward takes the weight, its outputs padded to BLOCK_CHANNELS, the
-    backward that twice, both THREAD_BYTES per thread and once more. A weight larger than 1 x 1 is laid out channels
-    last before, in a copy of its own.
+    backward that twice, both THREAD_BYTES per thread and up to twice more. A weight larger than 1 x 1 is laid out
+    channels last before, in a copy of its own.
     """
     is_backward = base_name(node.target) == "convolution_backward"
     weight = _tensor(node, 2 if is_backward else 1)
@@ -117,7 +118,7 @@ def _cpu_convolution_channels_last(node: fx.Node) -> int:
     copies = 1 + is_backward
     if is_backward and is_depthwise and max(kernel) > DEPTHWISE_KERNEL:
         copies = 1 + BLOCK_CHANNELS**2
-    return (copies * blocked + relaid) * weight.element_size() + THREAD_BYTES * (1 + num_threads())
+    return (copies * blocked + relaid) * weight.element_size() + THREAD_BYTES * (2 + num_threads())
 
 
 def _blocked_bytes(tensor: torch.Tensor) -> int:
