@@ -159,7 +159,6 @@ class _Half:
     def _fuse(self, held: set[int | None]) -> dict[int, set[int]]:
         """Mark what never reaches memory; returns, for stored pointwise results, what they read in the end."""
         program, ultimate = self._program, dict[int, set[int]]()
-        drawn = []
         for i, storage in enumerate(self._storages):
             if storage.born < 0 or program.kind[storage.op] is not Kind.POINTWISE:
                 continue
@@ -174,18 +173,7 @@ class _Half:
             is_fusible = len(ultimate[i]) + len(storage.outside) <= most and not (is_shared and storage.is_heavy)
             storage.is_fused = is_fusible and not is_needed and not program.is_drawn[storage.op]
             storage.is_heavy = storage.is_heavy and storage.is_fused
-            if program.is_drawn[storage.op] and not is_needed:
-                drawn.append(storage)
-        for storage in drawn:
-            storage.is_fused = len(self._kernels(storage)) == 1
         return {i: reads for i, reads in ultimate.items() if not self._storages[i].is_fused}
-
-    def _kernels(self, storage: _Storage) -> set[int]:
-        """The stored results that are made from a storage, directly or through fused ones."""
-        ends: set[int] = set()
-        for r in storage.readers:
-            ends |= self._kernels(self._storages[r]) if self._storages[r].is_fused else {r}
-        return ends
 
     def _find_ends(self, held: set[int | None]) -> None:
         """The last moment each storage is read; a fused result is read when its readers run."""

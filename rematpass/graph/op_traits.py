@@ -95,7 +95,7 @@ def is_heavy(node: fx.Node) -> bool:
 
 
 def is_drawn(node: fx.Node) -> bool:
-    """Random numbers; Inductor (`inductor_random` in lowering.py, 2.13) stores what several kernels need."""
+    """Random numbers; Inductor (`inductor_random` in lowering.py, 2.13) stores them, and may fuse them away later."""
     return base_name(node.target) in _DRAWN
 
 

@@ -11,7 +11,7 @@ everything.
 
 from __future__ import annotations
 
-from collections.abc import Container, Sequence, Set
+from collections.abc import Sequence, Set
 from dataclasses import dataclass
 
 import numpy as np
@@ -179,25 +179,9 @@ def _find_stored(
                 heavy.add(i)
         else:
             sources[i] = read
-    for i in [i for i in sources if program.is_drawn[int(trace.ops[i])] and not needed[i]]:
-        if _kernels(trace, fused, i) == 1:
-            fused[i] = sources.pop(i)
     is_stored = np.ones(count, dtype=bool)
     is_stored[list(fused)] = False
     return is_stored, sources
-
-
-def _kernels(trace: Trace, fused: Container[int], i: int) -> int:
-    """How many stored results are made from `i`, directly or through what is fused."""
-    found: set[int] = set()
-    stack = [i]
-    while stack:
-        for reader in trace.readers[trace.reads == stack.pop()].tolist():
-            if reader in fused:
-                stack.append(reader)
-            else:
-                found.add(reader)
-    return len(found)
 
 
 def _find_ends(trace: Trace, is_stored: BoolArray, is_final: BoolArray) -> tuple[IntArray, IntArray]:

@@ -53,7 +53,7 @@ class Program:
         may_keep: per op; False forces its value to be recomputed from its inputs.
         is_fixed: per op, has effects or draws numbers: other ops of the backward stay on their side of it.
         is_heavy: per op, an expensive pointwise function: what has one inside is stored when it has several readers.
-        is_drawn: per op, random numbers: stored unless a single kernel needs them.
+        is_drawn: per op, random numbers: stored.
         forward_outputs, backward_outputs: values returned to the caller.
         static_bytes: inputs of the forward, live throughout.
         is_fusing: the executor fuses pointwise ops (a compiler), or runs one op at a time.
