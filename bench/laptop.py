@@ -44,6 +44,23 @@ CASES = {
 WORDS, SEQUENCE, BATCH = 32_000, 4096, 1
 
 
+def rotate(x: Any, cosine: Any, sine: Any) -> Any:
+    """Rotary positions: (..., sequence, width of a head) tensors in and out."""
+    import torch
+
+    left, right = x.chunk(2, dim=-1)
+    return x * cosine + torch.cat((-right, left), dim=-1) * sine
+
+
+def angles(width: int, tokens: Any) -> Any:
+    """By what each place and channel is rotated: (sequence, width of a head)."""
+    import torch
+
+    places = torch.arange(tokens.shape[1], device=tokens.device)
+    speed = 10_000.0 ** (-torch.arange(0, width, 2, device=tokens.device) / width)
+    return torch.outer(places, speed).repeat(1, 2)
+
+
 def build(case: Case) -> tuple[Any, Any, Any]:
     """The model and its tokens and labels; call it under `torch.device("meta")`."""
     import torch
@@ -58,10 +75,6 @@ def build(case: Case) -> tuple[Any, Any, Any]:
         def forward(self, x: torch.Tensor) -> torch.Tensor:
             wide = x.float()
             return self.weight * (wide * torch.rsqrt(wide.pow(2).mean(-1, keepdim=True) + 1e-5)).to(x.dtype)
-
-    def rotate(x: torch.Tensor, cosine: torch.Tensor, sine: torch.Tensor) -> torch.Tensor:
-        left, right = x.chunk(2, dim=-1)
-        return x * cosine + torch.cat((-right, left), dim=-1) * sine
 
     class Block(nn.Module):
         def __init__(self) -> None:
@@ -98,10 +111,7 @@ def build(case: Case) -> tuple[Any, Any, Any]:
             self.head = nn.Linear(case.width, WORDS, bias=False)
 
         def forward(self, tokens: torch.Tensor, labels: torch.Tensor) -> torch.Tensor:
-            each = case.width // case.heads
-            places = torch.arange(tokens.shape[1], device=tokens.device)
-            speed = 10_000.0 ** (-torch.arange(0, each, 2, device=tokens.device) / each)
-            angle = torch.outer(places, speed).repeat(1, 2)
+            angle = angles(case.width // case.heads, tokens)
             x = self.embed(tokens)
             cosine, sine = angle.cos().to(x.dtype), angle.sin().to(x.dtype)
             for layer in self.layers:

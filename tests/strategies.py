@@ -109,7 +109,7 @@ def _backward_op(
     """Reads a gradient and up to two forward values, mostly of the mirrored place; sometimes through a helper value."""
     mirror = values[max(0, len(values) - 2 - position)]
     gradient = draw(st.sampled_from([gradients[-1]] * 6 + gradients))
-    kind = draw(st.sampled_from([EXTERN, POINTWISE, REDUCTION, EXTERN, VIEW]))
+    kind = draw(st.sampled_from([EXTERN, POINTWISE, REDUCTION, EXTERN, VIEW, PART]))
     if kind is VIEW:
         return b.view(gradient)
     reads = [draw(st.sampled_from([mirror] * len(values) + values)) for _ in range(draw(st.sampled_from([1, 2, 0])))]
@@ -121,6 +121,12 @@ def _backward_op(
         reads.append(helpers[-1])
     inputs = tuple(dict.fromkeys([gradient, *reads]))
     is_fixed = draw(st.integers(0, 9)) == 0
+    if kind is PART:
+        sizes = draw(GRADIENT_SIZES), draw(GRADIENT_SIZES)
+        several = b.add(EXTERN, *inputs, ns=draw(TIMES), workspace=sum(sizes), is_fixed=is_fixed)
+        parts = [b.add(PART, several, size=size) for size in sizes]
+        gradients.append(parts[0])
+        return parts[1]
     return b.add(kind, *inputs, size=draw(GRADIENT_SIZES), ns=draw(TIMES), is_fixed=is_fixed)
 
 

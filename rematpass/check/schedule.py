@@ -29,6 +29,8 @@ def check_schedule(program: Program, decision: Decision, names: Sequence[str]) -
         raise SplitError(f"{names[forbidden[0]]} is kept but must not be")
     _run_backward(program, decision, names, given | kept, made)
     _check_effects(program, decision, names)
+    _check_parts(program, decision.schedule.forward, names)
+    _check_parts(program, decision.schedule.backward, names)
 
 
 def _run_forward(program: Program, decision: Decision, names: Sequence[str], given: set[int]) -> set[int]:
@@ -81,3 +83,13 @@ def _check_effects(program: Program, decision: Decision, names: Sequence[str]) -
         if program.is_fixed[v] and (first_left < v or latest > v):
             other = first_left if first_left < v else latest
             raise SplitError(f"{names[v]} has effects and changed places with {names[other]}")
+
+
+def _check_parts(program: Program, sequence: Sequence[int], names: Sequence[str]) -> None:
+    """An op makes all it returns at once, so its parts are counted from when it runs: they run right behind it."""
+    latest = -1
+    for v in sequence:
+        if program.kind[v] is not Kind.PART:
+            latest = v
+        elif program.inputs[v][0] != latest:
+            raise SplitError(f"{names[v]} does not run right behind {names[program.inputs[v][0]]}, which makes it")

@@ -14,9 +14,8 @@ from torch import fx
 
 from .. import torch_compat
 from ..graph.capture import JointProgram
+from ..graph.workspace import IMAGE_RANK
 from ..solve.program import Decision, Kind, Program
-
-IMAGE_RANK = 4
 
 
 def split_program(joint: JointProgram, program: Program, decision: Decision) -> tuple[fx.GraphModule, fx.GraphModule]:

@@ -11,9 +11,10 @@ from dataclasses import dataclass
 from torch import fx
 
 from .. import torch_compat
+from ..solve.program import Kind
 from .fold import fold_sums
 from .merge import merge_equal
-from .op_traits import is_random
+from .op_traits import is_random, kind_of
 
 
 @dataclass(frozen=True)
@@ -57,6 +58,7 @@ def capture_joint(
         is_fusing: Inductor runs the halves.
     """
     merge_equal(gm)
+    _gather_parts(gm)
     nodes, ids = _number(gm)
     if is_fusing:  # sums of the forward stay: users name, pin and tag its products
         side = _backward_side(nodes, ids)
@@ -77,6 +79,16 @@ def capture_joint(
         static_inputs=tuple(primals[i] for i in static_indices or [] if i < len(primals)),
         mutated_inputs=_mutated(gm, nodes, ids, primals),
     )
+
+
+def _gather_parts(gm: fx.GraphModule) -> None:
+    """Put every tensor out of an op that returns several right behind it: it takes memory from there on."""
+    for node in gm.graph.nodes:
+        place = node
+        for reader in sorted(node.users):
+            if kind_of(reader) is Kind.PART:
+                place.append(reader)
+                place = reader
 
 
 def _number(gm: fx.GraphModule) -> tuple[tuple[fx.Node, ...], dict[fx.Node, int]]:

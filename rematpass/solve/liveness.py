@@ -4,9 +4,9 @@ In: a `Program` and a `Schedule`. Out: `Timeline`, byte-exact for its model of t
 
 Model of a fusing executor (Inductor's lowering, torch 2.13, `graph.py` and `ir.py`): a pointwise result is computed
 inside its readers unless something needs it in memory - an op that is not generated (matmul, convolution, attention),
-the graph's output, several readers of an expensive function or of many inputs. Its own inputs then live until those
-readers have run. A pointwise result may take over a dying input of the same size. An executor that does not fuse stores
-everything.
+the graph's output, several readers of an expensive function or of many inputs - or it is random numbers. Its own inputs
+then live until those readers have run. A pointwise result may take over a dying input of the same size. An executor
+that does not fuse stores everything.
 """
 
 from __future__ import annotations

@@ -173,6 +173,7 @@ def _backward_stages(program: Program, stage_of: list[int], count: int) -> list[
 
     The stage of an op is the last forward stage that uses a value it reads: a boundary belongs to the stage that
     reads it. Values that many stages share (masks, skip connections) say nothing about the place of their readers.
+    What an op returns stays with it.
     """
     from_inputs = made_from_inputs(program)
     last_stage = _last_stages(program, stage_of)
@@ -188,6 +189,9 @@ def _backward_stages(program: Program, stage_of: list[int], count: int) -> list[
             if not program.is_backward[u] and stage_of[r] >= 0 and not is_shared:
                 running = max(running, last_stage[r])
         result[v] = running
+    for v, kind in enumerate(program.kind):
+        if kind is Kind.PART and program.is_backward[v]:
+            result[v] = result[program.inputs[v][0]]
     return result
 
 

@@ -113,18 +113,20 @@ class _Writer:
         self._first_left = max(self._first_left, end)
 
     def _write(self, i: int) -> None:
-        """Write `i`, its parts, and then what can only free memory."""
+        """Write `i` and its parts, and then what can only free memory."""
         pending = [i]
         while pending:
             now = pending.pop()
             if self._written[now]:
                 continue
-            self._written[now] = True
-            self.order.append(now)
-            pending += [r for r in reversed(self._links.readers[now]) if self._should_hurry(r)]
-            for root in self._links.roots[now]:
-                self._links.left[root] -= 1
-            pending += reversed(self._links.parts.get(now, ()))
+            group = [now, *self._links.parts.get(now, ())]
+            for execution in group:
+                self._written[execution] = True
+                self.order.append(execution)
+            for execution in group:
+                pending += [r for r in reversed(self._links.readers[execution]) if self._should_hurry(r)]
+                for root in self._links.roots[execution]:
+                    self._links.left[root] -= 1
 
     def _should_hurry(self, i: int) -> bool:
         """Whether all it reads is there and running it frees at least what it allocates, nothing fixed in between."""

@@ -4,6 +4,7 @@ import pytest
 import torch
 from torch import nn
 
+from rematpass.graph.capture import capture_joint
 from rematpass.graph.op_traits import base_name
 from tests.tracing import dynamo_joint_of, joint_of
 
@@ -49,6 +50,14 @@ def test_parameters_and_buffers_are_static():
     assert torch.Size([4]) in static
     assert torch.Size([4, 4]) not in static
     assert len(joint.static_inputs) == 5
+
+
+def test_parts_run_right_behind_what_returns_them():
+    gm = joint_of(lambda x: x.topk(2).values.exp().sum(), [matrix()]).gm
+    exp, indices = (next(n for n in gm.graph.nodes if n.name == name) for name in ("exp", "getitem_1"))
+    exp.append(indices)  # as a pass of somebody else may leave it
+    order = [n.name for n in capture_joint(gm, 1, None).nodes]
+    assert order[order.index("topk") :][:3] == ["topk", "getitem", "getitem_1"]
 
 
 def test_mutated_inputs():

@@ -13,7 +13,7 @@ from rematpass.check.split import check_split
 from rematpass.errors import SplitError
 from rematpass.solve.order import order_backward
 from rematpass.solve.program import Decision, Schedule
-from tests.programs import EXTERN, Builder
+from tests.programs import EXTERN, PART, Builder
 
 NAMES = ["x", "a", "b", "t", "g", "h", "k"]
 X, A, B, T, G, H, K = range(7)
@@ -54,6 +54,19 @@ def test_what_the_planner_makes_passes(kept):
 def test_broken_schedules(fault, message):
     with pytest.raises(SplitError, match=message):
         check(program(), **fault)
+
+
+def test_parts_away_from_what_makes_them():
+    b = Builder()
+    b.given(8)
+    b.add(EXTERN, X, size=8, ns=1)
+    several = b.add(EXTERN, A, ns=1)
+    t = b.tangent(8)
+    part, g = b.add(PART, several, size=8), b.add(EXTERN, t, A, size=8)
+    p = b.finish([A], [part, g])
+    check(p, kept=(A,), forward=(X, A), backward=(several, part, g))
+    with pytest.raises(SplitError, match="g does not run right behind b, which makes it"):
+        check(p, kept=(A,), forward=(X, A), backward=(several, g, part))
 
 
 def test_forbidden_recomputation():

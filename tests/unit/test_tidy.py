@@ -10,7 +10,7 @@ from rematpass.check.schedule import check_schedule
 from rematpass.solve.order import make_decision, must_keep, order_backward
 from rematpass.solve.program import Schedule
 from rematpass.solve.tidy import tidy_backward
-from tests.programs import EXTERN, VIEW, Builder
+from tests.programs import EXTERN, PART, VIEW, Builder
 from tests.strategies import programs
 
 
@@ -84,3 +84,17 @@ def test_nothing_passes_what_has_effects(is_fixed):
     program = b.finish([a], [large, effect, last])
     order = tidy_backward(program, Schedule((), (large, effect, last))).backward
     assert order == ((large, effect, last) if is_fixed else (effect, last, large))
+
+
+def test_what_an_op_returns_stays_together():
+    """A reader of its first part would run next, were its second not there already."""
+    b = Builder()
+    x = b.given(4)
+    a = b.add(EXTERN, x, size=8, ns=1)
+    tangent = b.tangent(8)
+    several = b.add(EXTERN, tangent, a, workspace=12)
+    first, second = b.add(PART, several, size=8), b.add(PART, several, size=4)
+    reader = b.add(EXTERN, first, size=8)
+    program = b.finish([a], [second, reader])
+    order = (several, first, second, reader)
+    assert tidy_backward(program, Schedule((), order)).backward == order
