@@ -44,7 +44,7 @@ SHORT_BY_REPLAY = {
     "wav2vec2": {},
     "xlnet": {},
 }
-SHORT_THROUGH_INDUCTOR = {"gpt2": {"n_layer": 1}, "mixtral": ONCE}
+SHORT_THROUGH_INDUCTOR = {"mixtral": ONCE}
 
 # Op by op, torch fails by itself: `backend="aot_eager"` raises the same error, that a view does not fit its strides.
 ONLY_THROUGH_INDUCTOR = {"patchtst", "qwen3-next"}
