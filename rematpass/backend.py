@@ -28,6 +28,7 @@ from .pipeline import Settings, needs_plan, plan_and_split
 from .plan_types import Plan
 from .ranks import compare_plans
 from .store import PlanStore
+from .verify import verified
 
 logger = logging.getLogger(__name__)
 
@@ -162,7 +163,10 @@ def rematpass(
     compiled, made = _compile_noted(gm, example_inputs, patches, key)
     compare_plans(topic, made)
     plans = _plans_of(wrapper)
-    plans += [_numbered(plan, len(plans) + i) for i, plan in enumerate(made)]
+    made = [_numbered(plan, len(plans) + i) for i, plan in enumerate(made)]
+    plans += made
+    if parsed.verify and made:
+        return verified(compiled, made, example_inputs)
     return compiled
 
 

@@ -22,9 +22,9 @@ from .frozen import canonical, freeze, thaw
 
 _ENVIRONMENT_NAMES = (
     *("memory_budget", "reserve", "save", "recompute"),
-    *("cost_model", "time_limit", "on_infeasible", "on_error"),
+    *("cost_model", "time_limit", "on_infeasible", "on_error", "verify"),
 )
-OPTION_NAMES = (*_ENVIRONMENT_NAMES, "mode", "verify", "plan")
+OPTION_NAMES = (*_ENVIRONMENT_NAMES, "mode", "plan")
 MODES = ("default", "reduce-overhead", "max-autotune", "max-autotune-no-cudagraphs")
 SIZE_FORMS = 'bytes as an int or digits, "20GiB" (2^30), "20GB" (10^9), "80%"'
 BUDGET_FORMS = f'{SIZE_FORMS}, "auto", "none"'
@@ -74,6 +74,7 @@ class Options:
         inductor: sorted (key, value) pairs for Inductor's config; read them with `inductor_patches`.
         mode: a torch.compile mode, None when not given.
         plan: path of a plan file to replay, None to plan.
+        verify: measure one real step and compare; no part of the fingerprint, for it changes no plan.
     """
 
     memory_budget: MemoryBudget = _AUTO
@@ -87,14 +88,17 @@ class Options:
     inductor: tuple[tuple[str, object], ...] = ()
     mode: str | None = None
     plan: str | None = None
+    verify: bool = False
 
     def fingerprint(self) -> str:
-        """Sha256 hex of all options, the same in any process and under any hash seed.
+        """Sha256 hex of all options but `verify`, the same in any process and under any hash seed.
 
         Functions count by their qualified name, and objects whose repr holds an address by their `uuid()` (Inductor's
         protocol for custom passes) or the name of their class.
         """
-        lines = (f"{field.name}={canonical(getattr(self, field.name))}" for field in fields(self))
+        lines = (
+            f"{field.name}={canonical(getattr(self, field.name))}" for field in fields(self) if field.name != "verify"
+        )
         return hashlib.sha256("\n".join(lines).encode()).hexdigest()
 
     def inductor_patches(self) -> dict[str, object]:
@@ -149,7 +153,6 @@ def parse_options(
             raise _refusal("mode", mode, f"options also has mode={ours['mode']!r}", "one of the two")
         given["mode"] = ("mode", mode)
     settled: dict[str, Any] = {name: _READERS[name](value, label) for name, (label, value) in given.items()}
-    settled.pop("verify", None)
     if settled.get("plan") is not None and settled.get("memory_budget", _AUTO) != _AUTO:
         raise _refusal("plan", settled["plan"], "memory_budget is given, too; a plan has its own", "one of the two")
     both = sorted(set(settled.get("save", ())) & set(settled.get("recompute", ())))
@@ -287,14 +290,13 @@ def _one_of(*choices: str, suffix: str = "\0") -> Callable[[object, str], object
     return read
 
 
-def _not_built(only: object) -> Callable[[object, str], None]:
-    """A reader for an option that this version does not have: takes only the value that turns it off."""
-
-    def read(value: object, name: str) -> None:
-        if value is not only:
-            raise _refusal(name, value, f"this version does not have {name} yet", f"{name}={only!r}, or leave it out")
-
-    return read
+def _read_switch(value: object, name: str) -> bool:
+    """True or False, in the environment 1 or 0."""
+    if value in ("0", "1"):
+        return value == "1"
+    if not isinstance(value, bool):
+        raise _refusal(name, value, "it is neither on nor off", "True or False (in the environment 1 or 0)")
+    return value
 
 
 _READERS: dict[str, Callable[[Any, str], object]] = {
@@ -307,7 +309,7 @@ _READERS: dict[str, Callable[[Any, str], object]] = {
     "on_infeasible": _one_of("error", "warn"),
     "on_error": _one_of("raise", "fallback"),
     "mode": lambda value, name: None if value is None else _one_of(*MODES)(value, name),
-    "verify": _not_built(only=False),
+    "verify": _read_switch,
     "plan": _read_path,
 }
 

@@ -7,7 +7,7 @@ Never predicts anything; never changes what it measures.
 from __future__ import annotations
 
 import gc
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable
 from typing import Any
 
 import torch
@@ -91,34 +91,38 @@ def _measure_cuda(step: Callable[[], object], device: torch.device) -> int:
 def _measure_cpu(step: Callable[[], object]) -> int:
     with profile(activities=[ProfilerActivity.CPU], profile_memory=True) as recorded:
         step()
-    assert recorded.profiler is not None, "the profiler exists once its block has run"
-    assert recorded.profiler.kineto_results is not None, "the profiler has results once its block has run"
-    return _highest_live(_allocations(recorded.profiler.kineto_results.experimental_event_tree()))
+    return _highest_live(cpu_allocations(recorded))
 
 
-def _allocations(roots: Iterable[Any]) -> Iterator[tuple[int, int]]:
-    """(address, bytes) of every CPU allocation and (address, -bytes) of every free, in the order of time.
+def cpu_allocations(profiled: profile) -> list[tuple[int, int, int]]:
+    """(nanosecond, address, bytes) of every CPU allocation in the order of time; bytes below zero: a free.
 
     Events are nested in the ops that made them, one forest a thread: hence the sort. Equal times keep their order.
     """
-    events, pending = [], list(reversed(list(roots)))
+    events, pending = [], list(reversed(profiler_events(profiled)))
     while pending:
         event = pending.pop()
         pending.extend(reversed(event.children))
         if event.tag.name == "Allocation" and event.extra_fields.device.type == "cpu":
             events.append((event.start_time_ns, event.extra_fields.ptr, event.extra_fields.alloc_size))
-    for _, address, size_bytes in sorted(events, key=lambda event: event[0]):
-        yield address, size_bytes
+    return sorted(events, key=lambda event: event[0])
 
 
-def _highest_live(allocations: Iterable[tuple[int, int]]) -> int:
+def profiler_events(profiled: profile) -> list[Any]:
+    """The outermost events of a profile that has ended; each has its `children`."""
+    assert profiled.profiler is not None, "the profiler exists once its block has run"
+    assert profiled.profiler.kineto_results is not None, "the profiler has results once its block has run"
+    return list(profiled.profiler.kineto_results.experimental_event_tree())
+
+
+def _highest_live(allocations: Iterable[tuple[int, int, int]]) -> int:
     """Highest sum of what is allocated and not yet freed. A free of what was not allocated here is left out.
 
     torch reports such a free only if an earlier profile saw the allocation; counting some would depend on history.
     """
     sizes: dict[int, int] = {}
     live = peak = 0
-    for address, size_bytes in allocations:
+    for _, address, size_bytes in allocations:
         if size_bytes > 0:
             live += size_bytes
             sizes[address] = size_bytes

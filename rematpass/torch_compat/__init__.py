@@ -55,10 +55,11 @@ from .graphs import (
     user_label,
     user_policy,
 )
-from .job import default_store
+from .job import COMPILED_NODE, default_store, is_profiling, watch_storage
 from .sizes import evaluated, traced_with, upper_bounds
 
 __all__ = [
+    "COMPILED_NODE",
     "NO_VERSION_CHECK",
     "CustomPartitionerFn",
     "HigherOrderOperator",
@@ -85,6 +86,7 @@ __all__ = [
     "is_must_be_in_backward",
     "is_must_be_in_forward",
     "is_mutable",
+    "is_profiling",
     "is_wrapper",
     "leaves",
     "makes_unbacked_size",
@@ -110,6 +112,7 @@ __all__ = [
     "use_modes_of",
     "user_label",
     "user_policy",
+    "watch_storage",
 ]
 
 

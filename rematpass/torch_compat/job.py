@@ -1,15 +1,32 @@
-"""The job that this process may be a rank of.
+"""The process that we run in: the job it may be a rank of, what it is doing.
 
 In: torch, 2.11 to 2.15. Out: small functions with stable names and meanings. Never decides anything, never holds state.
 """
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
+import torch
 import torch.distributed as dist
+from torch.multiprocessing.reductions import StorageWeakRef
+
+# The autograd node of a compiled graph's backward (2.11-2.15).
+COMPILED_NODE = "CompiledFunctionBackward"
 
 
 def default_store() -> Any:
     """The key-value store that the ranks of the job share (2.11-2.15); None where the backend has none (MPI)."""
     return dist.distributed_c10d._get_default_store()
+
+
+def is_profiling() -> bool:
+    """Whether a profiler runs in this process: torch has one only (2.11-2.15)."""
+    return bool(torch.autograd.profiler._is_profiler_enabled or torch._C._autograd._profiler_enabled())
+
+
+def watch_storage(tensor: torch.Tensor) -> Callable[[], bool]:
+    """Says whether the memory of `tensor` is gone, without holding it (2.11-2.15)."""
+    watched: Any = StorageWeakRef(tensor.untyped_storage())  # type: ignore[no-untyped-call]
+    return lambda: bool(watched.expired())

@@ -85,7 +85,9 @@ def test_only_cpu_events_count():
     root = SimpleNamespace(
         tag=SimpleNamespace(name="TorchOp"), children=[event(2, 7, "cpu"), event(1, 5, "cuda"), event(1, 3, "cpu")]
     )
-    assert list(measure._allocations([root])) == [(1, 3), (2, 7)]
+    results = SimpleNamespace(experimental_event_tree=lambda: [root])
+    profiled = SimpleNamespace(profiler=SimpleNamespace(kineto_results=results))
+    assert measure.cpu_allocations(profiled) == [(1, 1, 3), (2, 2, 7)]
 
 
 def test_errors_of_the_step_come_through_and_leave_no_profiler():

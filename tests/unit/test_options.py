@@ -154,7 +154,7 @@ class TestParseOptions:
             ({"cost_model": "mesured"}, ["'roofline', 'measured', or a .json file"]),
             ({"cost_model": 1.0}, ["'roofline', 'measured', or a .json file"]),
             ({"on_error": "raise.json"}, ["'raise', 'fallback'"]),
-            ({"verify": True}, ["does not have verify yet"]),
+            ({"verify": "yes"}, ["verify='yes'", "neither on nor off"]),
             ({"plan": 3}, ["plan=3", "it is no path"]),
             ({"plan": ""}, ["it is no path"]),
             ({"plan": "plan.json", "memory_budget": "none"}, ["memory_budget is given, too"]),
@@ -170,8 +170,12 @@ class TestParseOptions:
         assert isinstance(caught.value, RematError)
         assert isinstance(caught.value, ValueError)
 
-    def test_takes_what_turns_the_unbuilt_off(self):
+    def test_takes_defaults(self):
         assert parse({"verify": False, "plan": None, "cost_model": "roofline"}) == Options()
+
+    def test_verifying_changes_no_plan(self):
+        assert parse({"verify": True}).verify
+        assert parse({"verify": True}).fingerprint() == Options().fingerprint()
 
     def test_takes_cost_models_and_files_of_measured_times(self):
         models = ["roofline", "measured", "folder/h100.json"]
@@ -219,7 +223,8 @@ class TestEnvironment:
             ("REMATPASS_TIME_LIMIT", "soon", "REMATPASS_TIME_LIMIT='soon'"),
             ("REMATPASS_TIME_LIMIT", "inf", "out of range"),
             ("REMATPASS_SAVE", "a,,b", "'' is not a glob"),
-            ("REMATPASS_VERIFY", "1", "not known"),
+            ("REMATPASS_VERIFY", "yes", "neither on nor off"),
+            ("REMATPASS_PLAN", "plan.json", "not known"),
         ],
     )
     def test_refuses(self, variable, text, words):

@@ -1,0 +1,179 @@
+"""One real step, measured and compared with its plan."""
+
+import gc
+import logging
+
+import pytest
+import torch
+from torch import nn
+from torch.nn import functional
+
+import rematpass
+from rematpass import verify
+from rematpass.check.measure import storage_bytes
+from rematpass.torch_compat import is_profiling
+
+
+class Layers(nn.Module):
+    def __init__(self, count=4):
+        super().__init__()
+        self.layers = nn.ModuleList(nn.Linear(256, 256) for _ in range(count))
+
+    def forward(self, x):
+        for layer in self.layers:
+            x = functional.gelu(layer(x)) + x
+        return x
+
+
+@pytest.fixture(autouse=True)
+def fresh():
+    torch._dynamo.reset()
+    yield
+    assert not is_profiling()
+
+
+def measured_lines(caplog):
+    return [r.getMessage() for r in caplog.records if "measured" in r.getMessage()]
+
+
+def compile_layers(share, **options):
+    model, x = Layers(), torch.randn(512, 256)
+    fastest = rematpass.plan(model, args=(x,), memory_budget="none")
+    budget = int(fastest.smallest_peak_bytes + share * (fastest.fastest_peak_bytes - fastest.smallest_peak_bytes))
+    options = {"memory_budget": budget, "verify": True, **options}
+    return model, x, torch.compile(model, backend="rematpass", options=options)
+
+
+def train(model, compiled, x, steps, loss=torch.Tensor.sum):
+    for _ in range(steps):
+        model.zero_grad()
+        loss(compiled(x)).backward()
+
+
+@pytest.mark.parametrize("share", [1.0, 0.5, 0.0])
+def test_the_second_step_is_measured_and_says_one_line(share, caplog):
+    caplog.set_level(logging.INFO, "rematpass.verify")
+    model, x, compiled = compile_layers(share)
+    train(model, compiled, x, 1)
+    assert measured_lines(caplog) == []
+    train(model, compiled, x, 3)
+    [line] = measured_lines(caplog)
+    [plan] = rematpass.plans(compiled)
+    assert line.startswith("rematpass: graph 0: measured ")
+    assert line.endswith(f"(predicted {plan.peak_bytes / 2**20:.1f} MiB)")
+
+
+@pytest.mark.parametrize("is_held", [False, True])
+def test_it_measures_what_a_profile_of_the_step_shows(is_held, monkeypatch):
+    """Also where the loss is not compiled: its own memory is not the graph's."""
+    found = []
+    monkeypatch.setattr(verify, "_report", lambda plan, *measured: found.append(measured))
+    model, x, compiled = compile_layers(0.5)
+
+    def step(waste):
+        y = compiled(x)
+        loss = (y * torch.ones(())).mean()
+        if not is_held:
+            del y
+        torch.empty(waste)
+        loss.backward()
+
+    for _ in range(3):
+        model.zero_grad()
+        step(2**26)
+    model.zero_grad()
+    gc.collect()
+    static = storage_bytes([x, *model.parameters()])
+    elsewhere = static + rematpass.measure_peak(lambda: step(1), device="cpu")
+    [(least, most)] = found
+    assert most - least <= 512 * 256 * 4
+    assert least * 0.99 <= elsewhere <= most * 1.01
+
+
+def test_over_the_budget_is_a_warning_with_both_figures(monkeypatch):
+    monkeypatch.setattr(verify, "TOLERANCE", 0.5)
+    model, x, compiled = compile_layers(0.5)
+    with pytest.warns(UserWarning, match=r"graph 0: measured .* MiB of .* MiB \(predicted .*over budget. Try: mem"):
+        train(model, compiled, x, 3)
+
+
+def test_nobody_asked(caplog):
+    caplog.set_level(logging.INFO, "rematpass.verify")
+    model, x, compiled = compile_layers(0.5, verify=False)
+    train(model, compiled, x, 3)
+    assert measured_lines(caplog) == []
+
+
+def test_gradients_are_as_without(caplog):
+    torch.manual_seed(0)
+    model, x, compiled = compile_layers(0.0)
+    train(model, compiled, x, 1)
+    first = [p.grad.clone() for p in model.parameters()]
+    train(model, compiled, x, 1)
+    assert all(torch.equal(p.grad, g) for p, g in zip(model.parameters(), first, strict=True))
+
+
+def test_a_step_without_backward_is_given_up_and_a_later_one_measured(caplog):
+    caplog.set_level(logging.INFO, "rematpass.verify")
+    model, x, compiled = compile_layers(0.5)
+    train(model, compiled, x, 1)
+    compiled(x)
+    assert not is_profiling()
+    assert measured_lines(caplog) == []
+    train(model, compiled, x, 2)
+    assert len(measured_lines(caplog)) == 1
+
+
+def test_a_forward_that_fails_leaves_nothing_behind():
+    def fail(*inputs):
+        raise RuntimeError("out of memory")
+
+    model, x, compiled = compile_layers(0.5)
+    train(model, compiled, x, 1)
+    broken = verify.Verified(fail, rematpass.plans(compiled)[0], torch.device("cpu"))
+    for _ in range(3):
+        with pytest.raises(RuntimeError, match="out of memory"):
+            broken(x)
+
+
+def test_a_forward_inside_a_backward_is_left_alone(caplog):
+    """A checkpoint of the user's own runs it again there."""
+    caplog.set_level(logging.INFO, "rematpass.verify")
+    model, x, compiled = compile_layers(0.5)
+
+    def again(x):
+        return torch.utils.checkpoint.checkpoint(compiled, x, use_reentrant=False)
+
+    train(model, again, x, 4)
+    assert len(measured_lines(caplog)) == 1
+
+
+def test_it_waits_for_another_profiler_to_end(caplog):
+    caplog.set_level(logging.INFO, "rematpass.verify")
+    model, x, compiled = compile_layers(0.5)
+    train(model, compiled, x, 1)
+    with torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CPU]):
+        train(model, compiled, x, 1)
+    assert measured_lines(caplog) == []
+    train(model, compiled, x, 1)
+    assert len(measured_lines(caplog)) == 1
+
+
+@pytest.mark.filterwarnings("ignore:The .grad attribute")  # torch's own, at a graph break
+def test_two_graphs_are_measured_one_step_each(caplog):
+    caplog.set_level(logging.INFO, "rematpass.verify")
+
+    class Broken(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.first, self.second = Layers(2), Layers(2)
+
+        def forward(self, x):
+            y = self.first(x)
+            torch._dynamo.graph_break()
+            return self.second(y)
+
+    model, x = Broken(), torch.randn(512, 256)
+    compiled = torch.compile(model, backend="rematpass", options={"memory_budget": "none", "verify": True})
+    train(model, compiled, x, 4)
+    assert sorted(line.split(":")[1] for line in measured_lines(caplog)) == [" graph 0", " graph 1"]
