@@ -91,38 +91,34 @@ def _measure_cuda(step: Callable[[], object], device: torch.device) -> int:
 def _measure_cpu(step: Callable[[], object]) -> int:
     with profile(activities=[ProfilerActivity.CPU], profile_memory=True) as recorded:
         step()
-    return _highest_live(cpu_allocations(recorded))
+    return highest_live(cpu_allocations(recorded), {})
 
 
-def cpu_allocations(profiled: profile) -> list[tuple[int, int, int]]:
-    """(nanosecond, address, bytes) of every CPU allocation in the order of time; bytes below zero: a free.
+def cpu_allocations(profiled: profile) -> list[tuple[int, int]]:
+    """(address, bytes) of every CPU allocation and (address, -bytes) of every free, in the order of time.
 
     Events are nested in the ops that made them, one forest a thread: hence the sort. Equal times keep their order.
     """
-    events, pending = [], list(reversed(profiler_events(profiled)))
+    assert profiled.profiler is not None, "the profiler exists once its block has run"
+    assert profiled.profiler.kineto_results is not None, "the profiler has results once its block has run"
+    events: list[tuple[int, int, int]] = []
+    pending: list[Any] = list(reversed(profiled.profiler.kineto_results.experimental_event_tree()))
     while pending:
         event = pending.pop()
         pending.extend(reversed(event.children))
         if event.tag.name == "Allocation" and event.extra_fields.device.type == "cpu":
             events.append((event.start_time_ns, event.extra_fields.ptr, event.extra_fields.alloc_size))
-    return sorted(events, key=lambda event: event[0])
+    return [(address, size_bytes) for _, address, size_bytes in sorted(events, key=lambda event: event[0])]
 
 
-def profiler_events(profiled: profile) -> list[Any]:
-    """The outermost events of a profile that has ended; each has its `children`."""
-    assert profiled.profiler is not None, "the profiler exists once its block has run"
-    assert profiled.profiler.kineto_results is not None, "the profiler has results once its block has run"
-    return list(profiled.profiler.kineto_results.experimental_event_tree())
+def highest_live(allocations: Iterable[tuple[int, int]], sizes: dict[int, int]) -> int:
+    """Highest sum of what is allocated and not yet freed. `sizes`, by address, is there before and brought up to date.
 
-
-def _highest_live(allocations: Iterable[tuple[int, int, int]]) -> int:
-    """Highest sum of what is allocated and not yet freed. A free of what was not allocated here is left out.
-
-    torch reports such a free only if an earlier profile saw the allocation; counting some would depend on history.
+    A free of what is not in it is left out: torch reports such a free only if an earlier profile saw the allocation;
+    counting some would depend on history.
     """
-    sizes: dict[int, int] = {}
-    live = peak = 0
-    for _, address, size_bytes in allocations:
+    live = peak = sum(sizes.values())
+    for address, size_bytes in allocations:
         if size_bytes > 0:
             live += size_bytes
             sizes[address] = size_bytes

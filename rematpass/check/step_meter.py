@@ -15,7 +15,7 @@ import torch
 from torch.profiler import ProfilerActivity, profile
 
 from .. import torch_compat
-from .measure import cpu_allocations, storage_bytes
+from .measure import cpu_allocations, highest_live, storage_bytes
 
 
 class StepMeter(Protocol):
@@ -81,15 +81,7 @@ class CpuMeter:
     def _stop(self) -> int:
         """The highest sum of what was live before and is live now; keeps what is live in the end."""
         self._profile.stop()
-        live = peak = sum(self._live.values())
-        for _, address, size_bytes in cpu_allocations(self._profile):
-            if size_bytes > 0:
-                self._live[address] = size_bytes
-                live += size_bytes
-            else:
-                live -= self._live.pop(address, 0)
-            peak = max(peak, live)
-        return peak
+        return highest_live(cpu_allocations(self._profile), self._live)
 
 
 class CudaMeter:

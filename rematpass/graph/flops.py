@@ -106,7 +106,7 @@ def _apply_declared(own: DeclaredOp, node: fx.Node) -> int:
     assert own.flops is not None
     try:
         count = own.flops(*_tensors_of(_plain(node.args)), **_tensors_of(_plain(node.kwargs)))
-    except Exception as error:
+    except Exception as error:  # the user's own function, whatever it raises
         raise OptionError(f"the flops formula registered for {own.name} failed: {error!r}. Try: mend it") from error
     if not isinstance(count, int) or isinstance(count, bool) or count < 0:
         raise OptionError(f"the flops formula registered for {own.name} gave {count!r}. Try: an int of at least 0")

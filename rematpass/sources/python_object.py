@@ -40,7 +40,7 @@ def load_object(text: str, sizes: Sizes, settings: Mapping[str, str], *, is_real
     try:
         with inside:
             made = build(**given)
-    except Exception as error:
+    except Exception as error:  # the user's own function, whatever it raises
         hint = "" if is_real else " Try: --real, if it needs tensors with numbers"
         raise OptionError(f"{text} failed: {type(error).__name__}: {error}.{hint}") from error
     return _read(made, text)
@@ -90,7 +90,7 @@ def _importable(folder: Path) -> Iterator[None]:
 def _explained(what: str) -> Iterator[None]:
     try:
         yield
-    except Exception as error:
+    except Exception as error:  # the user's own module, whatever its import raises
         raise OptionError(
             f"{what} cannot be imported: {type(error).__name__}: {error}. Try: the folder that holds it"
         ) from error

@@ -28,5 +28,5 @@ def is_profiling() -> bool:
 
 def watch_storage(tensor: torch.Tensor) -> Callable[[], bool]:
     """Says whether the memory of `tensor` is gone, without holding it (2.11-2.15)."""
-    watched: Any = StorageWeakRef(tensor.untyped_storage())  # type: ignore[no-untyped-call]
+    watched: Any = StorageWeakRef(tensor.untyped_storage())  # type: ignore[no-untyped-call]  # torch's own, untyped
     return lambda: bool(watched.expired())

@@ -78,7 +78,9 @@ def subclasses():
     def function(a, w):
         return ((a @ w).tanh() @ w).exp()
 
-    pair = lambda: TwoTensor(torch.randn(8, 8), torch.randn(8, 8)).requires_grad_()  # noqa: E731
+    def pair():
+        return TwoTensor(torch.randn(8, 8), torch.randn(8, 8)).requires_grad_()
+
     return function, (pair(), pair())
 
 

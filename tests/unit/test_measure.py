@@ -87,7 +87,7 @@ def test_only_cpu_events_count():
     )
     results = SimpleNamespace(experimental_event_tree=lambda: [root])
     profiled = SimpleNamespace(profiler=SimpleNamespace(kineto_results=results))
-    assert measure.cpu_allocations(profiled) == [(1, 1, 3), (2, 2, 7)]
+    assert measure.cpu_allocations(profiled) == [(1, 3), (2, 7)]
 
 
 def test_errors_of_the_step_come_through_and_leave_no_profiler():
