@@ -47,9 +47,13 @@ class Verified:
         self._device = device
         self._steps = 0
         self._is_done = False
+        self._open: StepMeter | None = None
 
     def __call__(self, *inputs: Any) -> Any:
         """One forward; it is measured if it is the step's turn."""
+        if self._open is not None:  # the last backward failed
+            self._open.give_up()
+            self._open = None
         if self._is_done or not torch.is_grad_enabled():
             return self._compiled(*inputs)
         self._steps += 1
@@ -83,12 +87,13 @@ class Verified:
             is_begun = not is_begun and not torch_compat.is_profiling()
             if is_begun:
                 meter.begin_backward(g for g in gradients if g is not None)
+                self._open = meter
 
         def after(*_: object) -> None:
             for handle in handles:
                 handle.remove()
             if is_begun:
-                self._is_done = True
+                self._is_done, self._open = True, None
                 least, most = (self._plan.static_bytes + peak for peak in meter.end_backward())
                 _report(self._plan, least, most)
 

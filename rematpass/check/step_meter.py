@@ -36,6 +36,9 @@ class StepMeter(Protocol):
         They differ by the gradients handed over where nobody sees when these are freed.
         """
 
+    def give_up(self) -> None:
+        """In place of `end_backward`, if the backward failed."""
+
 
 def make_meter(device: torch.device) -> StepMeter:
     """A meter for a step that runs on `device`, CPU or CUDA."""
@@ -78,6 +81,10 @@ class CpuMeter:
         backward_peak = self._stop()
         return max(self._forward_peak, backward_peak), max(self._forward_peak, backward_peak + self._given_bytes)
 
+    def give_up(self) -> None:
+        """The profile must not outlive the step."""
+        self._profile.stop()
+
     def _stop(self) -> int:
         """The highest sum of what was live before and is live now; keeps what is live in the end."""
         self._profile.stop()
@@ -109,6 +116,9 @@ class CudaMeter:
         backward_peak = torch.cuda.max_memory_allocated(self._device) - self._start_bytes
         peak = max(self._forward_peak, backward_peak)
         return peak, peak
+
+    def give_up(self) -> None:
+        """Counters run all the time."""
 
     def _reset(self) -> int:
         torch.cuda.reset_peak_memory_stats(self._device)

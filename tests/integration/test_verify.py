@@ -136,6 +136,24 @@ def test_a_forward_that_fails_leaves_nothing_behind():
             broken(x)
 
 
+def test_a_backward_that_fails_leaves_nothing_behind(caplog):
+    """The profile that it began ends with the next forward; that step is measured."""
+    caplog.set_level(logging.INFO, "rematpass.verify")
+
+    def fail(gradients):
+        raise RuntimeError("out of memory")
+
+    model, x, compiled = compile_layers(0.5)
+    train(model, compiled, x, 1)
+    y = compiled(x)
+    verify._backward_of([y]).register_prehook(fail)
+    with pytest.raises(RuntimeError, match="out of memory"):
+        y.sum().backward()
+    assert measured_lines(caplog) == []
+    train(model, compiled, x, 1)
+    assert len(measured_lines(caplog)) == 1
+
+
 def test_a_forward_inside_a_backward_is_left_alone(caplog):
     """A checkpoint of the user's own runs it again there."""
     caplog.set_level(logging.INFO, "rematpass.verify")
