@@ -15,6 +15,7 @@ from torch import fx
 from .. import torch_compat
 from ..graph.capture import JointProgram
 from ..graph.workspace import IMAGE_RANK
+from ..solve.liveness import find_handed_over
 from ..solve.program import Decision, Kind, Program
 
 
@@ -81,7 +82,8 @@ def _expand(
     latest: dict[fx.Node, fx.Node] = {}
     first: dict[int, fx.Node] = {}
     flat: dict[int, fx.Node] = {}
-    for value, is_backward in _executed(joint, program, decision):
+    handed_over = find_handed_over(program, decision.schedule)
+    for value, is_backward, position in _executed(joint, program, decision):
         if is_backward and len(flat) < len(flattened):
             for v in flattened:
                 flat[v], latest[joint.nodes[v]] = _flatten(graph, first[v])
@@ -90,6 +92,8 @@ def _expand(
         first.setdefault(value, latest[node])
         if is_backward is not None:
             latest[node].meta.update(torch_compat.half_tag(is_backward=is_backward))
+            if position in handed_over[is_backward]:
+                latest[node].meta[torch_compat.STORE_HERE] = True
     output = next(n for n in joint.gm.graph.nodes if n.op == "output")
     returned = graph.node_copy(output, latest.__getitem__)
     # The forward returns what it computed itself, not what the backward computes again; numbers stay as they are.
@@ -111,8 +115,11 @@ def _check_versions(program: Program, decision: Decision, environment: dict[int,
         environment[value].meta.pop(torch_compat.NO_VERSION_CHECK, None)
 
 
-def _executed(joint: JointProgram, program: Program, decision: Decision) -> Iterator[tuple[int, bool | None]]:
+def _executed(joint: JointProgram, program: Program, decision: Decision) -> Iterator[tuple[int, bool | None, int]]:
     """Everything in the planned order and whether it runs in the backward; None: wherever somebody asks for it.
+
+    The third is what tells computations of one half apart: in the forward the value, which is computed once, in the
+    backward the position in the schedule.
 
     Symbolic scalars cost nothing, so schedules may leave them out: those of the forward keep their place in its given
     order, those of the backward go right before their first reader.
@@ -120,14 +127,14 @@ def _executed(joint: JointProgram, program: Program, decision: Decision) -> Iter
     given = {v for v, node in enumerate(joint.nodes) if node.op in ("placeholder", "get_attr")}
     is_scalar = [kind is Kind.SYMBOL and v not in given for v, kind in enumerate(program.kind)]
     scalars = [v for v, is_one in enumerate(is_scalar) if is_one and not program.is_backward[v]]
-    yield from ((v, None) for v in sorted(given))
+    yield from ((v, None, v) for v in sorted(given))
     for value in sorted({*(v for v in decision.schedule.forward if v not in given), *scalars}):
-        yield value, None if is_scalar[value] else False
+        yield value, None if is_scalar[value] else False, value
     done = set(scalars)
-    for value in decision.schedule.backward:
-        yield from ((u, None) for u in _scalars_before(program, value, is_scalar, done))
+    for position, value in enumerate(decision.schedule.backward):
+        yield from ((u, None, u) for u in _scalars_before(program, value, is_scalar, done))
         if not is_scalar[value] and value not in given:
-            yield value, True
+            yield value, True, position
 
 
 def _scalars_before(program: Program, value: int, is_scalar: list[bool], done: set[int]) -> Iterator[int]:

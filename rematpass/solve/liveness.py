@@ -107,6 +107,33 @@ def find_lives(program: Program, schedule: Schedule) -> tuple[tuple[Trace, Lives
     )
 
 
+def find_handed_over(program: Program, schedule: Schedule) -> tuple[frozenset[int], frozenset[int]]:
+    """Pointwise results that an op reads which is not generated: values of the forward, positions in the backward.
+
+    The model has them in memory from where the schedule computes them. An executor that is not told so may put them
+    off until that reader runs, and their own inputs live as long.
+    """
+    if not program.is_fusing:
+        return frozenset(), frozenset()
+    forward, backward = (_handed_over(program, trace) for trace, _ in find_lives(program, schedule))
+    position = np.flatnonzero(program.tables.is_paid[np.array(schedule.backward, dtype=np.int64)])
+    values = np.array(schedule.forward, dtype=np.int64)
+    values = values[program.tables.is_paid[values]]
+    return frozenset(values[forward].tolist()), frozenset(position[backward].tolist())
+
+
+def _handed_over(program: Program, trace: Trace) -> IntArray:
+    """Which of the executed ops, counted from the first."""
+    needed = _read_by_externs(program, trace) & (program.tables.kind[trace.ops] == Kind.POINTWISE)
+    return np.flatnonzero(needed[trace.given :])
+
+
+def _read_by_externs(program: Program, trace: Trace) -> BoolArray:
+    needed = np.zeros(len(trace.ops), dtype=bool)
+    needed[trace.reads[program.tables.is_extern[trace.ops[trace.readers]]]] = True
+    return needed
+
+
 def _roots_of(trace: Trace, values: Set[int] | Sequence[int]) -> IntArray:
     """Instances in whose storage the final computations of `values` live."""
     root = trace.root[trace.final(sorted(values))]
@@ -153,8 +180,7 @@ def _find_stored(
     """Which instances reach memory under fusion, and what each pointwise one that does reads in the end."""
     tables, count = program.tables, len(trace.ops)
     readers = np.bincount(trace.reads, minlength=count)
-    needed = is_final.copy()
-    needed[trace.reads[tables.is_extern[trace.ops[trace.readers]]]] = True
+    needed = is_final | _read_by_externs(program, trace)
     kind = tables.kind[trace.ops]
     kind[: trace.given] = Kind.INPUT
     pointwise = np.flatnonzero(kind == Kind.POINTWISE)

@@ -36,6 +36,7 @@ from .fakes import (
     use_gpu_attention,
     use_modes_of,
 )
+from .fusion import STORE_HERE
 from .graphs import (
     NO_VERSION_CHECK,
     checkpoint_region,
@@ -61,6 +62,7 @@ from .sizes import evaluated, traced_with, upper_bounds
 __all__ = [
     "COMPILED_NODE",
     "NO_VERSION_CHECK",
+    "STORE_HERE",
     "CustomPartitionerFn",
     "HigherOrderOperator",
     "Node",

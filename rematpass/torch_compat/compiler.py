@@ -16,7 +16,7 @@ from torch import fx
 from torch._dynamo.eval_frame import innermost_backend  # 2.11-2.15
 from torch._dynamo.exc import ShortenTraceback  # 2.11-2.15
 
-from .fusion import guarded_choices, one_kernel_a_call
+from .fusion import guarded_choices, one_kernel_a_call, store_where_marked
 
 
 def compile_fx(
@@ -32,8 +32,8 @@ def compile_fx(
         inputs: likewise.
         patches: Inductor options.
         room_bytes: asked when a half is lowered: how much may be live beside the graph's static inputs. Fusion that
-            would need more is refused (see `_FusionGuard`), and freed buffers are not held back; None leaves Inductor
-            as it is.
+            would need more is refused (see `_FusionGuard`), freed buffers are not held back, and the order of the graph
+            stands; None leaves Inductor as it is.
     """
     from torch._inductor import config
     from torch._inductor.compile_fx import compile_fx as inductor
@@ -41,13 +41,15 @@ def compile_fx(
     from torch._inductor.virtualized import V
 
     # Inductor holds freed buffers for later ones of the same size, also across a peak; the allocator does not.
-    held = {} if "allow_buffer_reuse" in patches else {"allow_buffer_reuse": False}
+    # The order is the plan's: Inductor's own orders look better only to an estimate that knows no reuse in place.
+    held = {key: False for key in ("allow_buffer_reuse", "reorder_for_peak_memory") if key not in patches}
 
     @functools.wraps(compile_fx_inner)
     def inner(*args: Any, **kwargs: Any) -> Any:
         room = room_bytes()
         if room is None:
             return compile_fx_inner(*args, **kwargs)
+        store_where_marked(args[0])
         with V.set_choices_handler(guarded_choices(room)), config.patch(held), one_kernel_a_call():
             return compile_fx_inner(*args, **kwargs)
 

@@ -5,7 +5,7 @@ from dataclasses import replace
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from rematpass.solve.liveness import list_alive, local_peak, simulate
+from rematpass.solve.liveness import find_handed_over, list_alive, local_peak, simulate
 from rematpass.solve.order import forward_sequence, order_backward
 from rematpass.solve.program import Kind, Schedule
 from tests.naive_simulator import Half, naive_timeline
@@ -172,3 +172,36 @@ def test_results_of_an_op_that_returns_several_exist_as_soon_as_it_ran():
     p, q = b.add(PART, several, size=50), b.add(PART, several, size=30)
     s = b.add(REDUCTION, p, q, size=4)
     assert forward_bytes(b, [s], is_fusing=False) == [164, 244, 150, 180, 184]
+
+
+def handed_over(program, sequence):
+    """Positions of the pointwise results that an extern op reads, one op at a time."""
+    computed_at, found = {}, set()
+    for position, v in enumerate(sequence):
+        if program.kind[v] is Kind.EXTERN:
+            found.update(computed_at[u] for u in program.inputs[v] if u in computed_at)
+        if program.root[v] == v:
+            computed_at[v] = position
+        else:
+            [base] = {u for u in program.inputs[v] if program.root[u] == program.root[v]}
+            computed_at.pop(v, None)
+            if base in computed_at:
+                computed_at[v] = computed_at[base]
+    return {position for position in found if program.kind[sequence[position]] is Kind.POINTWISE}
+
+
+@QUICK
+@given(scheduled(is_fusing=True))
+def test_what_is_handed_over_is_what_extern_ops_read(case):
+    program, schedule = case
+    forward, backward = find_handed_over(program, schedule)
+    assert forward == {schedule.forward[position] for position in handed_over(program, schedule.forward)}
+    assert backward == handed_over(program, schedule.backward)
+
+
+def test_without_fusion_nothing_needs_a_mark():
+    build = Builder()
+    program = build.finish([build.add(EXTERN, build.add(POINTWISE, build.given(), size=8), size=8)], [])
+    schedule = Schedule(forward_sequence(program), ())
+    assert find_handed_over(program, schedule) == (frozenset(), frozenset())
+    assert find_handed_over(replace(program, is_fusing=True), schedule) == ({1}, frozenset())
