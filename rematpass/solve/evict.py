@@ -134,6 +134,9 @@ def _missing(axis: Axis, wanted: set[int], spot: _Spot) -> tuple[tuple[int, ...]
             return (), 0
         again.add(v)
         again.update(program.parts.get(v, ()))
+        if program.kind[v] is Kind.PART:  # handed out by its op when that runs, and only then
+            stack.append(program.inputs[v][0])
+            continue
         for u in program.needs[v]:
             owner = _holder(axis, u, spot)
             if owner == _LOST or (axis.end[owner] <= spot.moment and axis.size(owner) > spot.hold_bytes):

@@ -14,7 +14,7 @@ from rematpass.solve.order import make_decision, must_keep, order_backward
 from rematpass.solve.polish import Polisher
 from rematpass.solve.program import Schedule
 from rematpass.solve.repair import Limits, repair
-from tests.programs import Layer, layered
+from tests.programs import EXTERN, PART, Builder, Layer, layered
 from tests.strategies import programs, stacked_programs
 
 QUICK = settings(deadline=None, max_examples=80, derandomize=True)
@@ -79,6 +79,26 @@ def test_an_eviction_costs_what_it_says_and_stays_correct(program, data):
         after = simulate(program, decision.schedule)
         changed = [*after.forward_bytes, *after.backward_bytes][moment]
         assert changed <= live[moment] - eviction.freed_bytes
+
+
+def test_a_part_is_computed_again_with_its_operator():
+    """Also where the backward has already computed the operator: parts are handed out when it runs."""
+    b = Builder()
+    wide = b.add(EXTERN, b.given(), size=64, ns=5)
+    several = b.add(EXTERN, wide, ns=5, may_keep=False, workspace=128)
+    parts = [b.add(PART, several, size=64) for _ in range(2)]
+    loss = b.add(EXTERN, *parts, size=8, ns=5)
+    gradient = b.tangent(8)
+    for u in (parts[0], wide, parts[1], wide):
+        gradient = b.add(EXTERN, gradient, u, size=8, ns=5)
+    program = b.finish([loss], [gradient])
+    start = order_backward(program, [wide])
+    axis = Axis(program, start)
+    moment = axis.split + axis.ops[axis.split :].index(gradient - 2)
+    evicted = [e for e in list_evictions(axis, moment) if axis.ops[e.execution] == parts[1]]
+    assert [e.again for e in evicted] == [(several, *parts)]
+    for eviction in evicted:
+        check(program, make_decision(program, Schedule(start.schedule.forward, eviction.apply(axis))))
 
 
 def test_no_recomputation_is_left_that_would_fit():
