@@ -50,10 +50,10 @@ from bench.step_variants import (
     plan_key,
     relative_error,
 )
-from rematpass.backend import room_beside_inputs
 from rematpass.check.measure import storage_bytes
 from rematpass.demo.train import choose_device
 from rematpass.errors import BudgetTooSmall, OptionError, RematError
+from rematpass.pipeline import room_beside_inputs
 from rematpass.plan_types import Plan
 
 RESULTS = Path(__file__).parent / "results"

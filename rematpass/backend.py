@@ -24,7 +24,7 @@ from .errors import RematError
 from .graph.capture import JointProgram, capture_joint
 from .graph.facts import module_path
 from .options import Options, cache_dir, parse_options
-from .pipeline import Settings, needs_plan, plan_and_split
+from .pipeline import Settings, needs_plan, plan_and_split, room_beside_inputs
 from .plan_types import Plan
 from .ranks import compare_plans
 from .store import PlanStore
@@ -38,11 +38,6 @@ Halves = tuple[fx.GraphModule, fx.GraphModule]
 # Plans made while one dynamo graph is being compiled, for whoever asked for the compilation.
 _NOTED: ContextVar[list[Plan] | None] = ContextVar("rematpass_noted", default=None)
 _PLANS = "_rematpass_plans"
-
-# A budget this many times the fastest plan's peak is not broken by what Inductor fuses or holds back: plain Inductor
-# was seen 7 % above the plan (2026-11, 8-block transformers). At 1.12 there would be little room left for graphs that
-# fare worse; at 2.5, budgets that nothing threatens cost the few percent that guarding costs.
-AMPLE = 1.25
 
 
 class Partitioner(torch_compat.CustomPartitionerFn):
@@ -217,13 +212,6 @@ def _compile_noted(
         return compiled, noted
     logger.info("rematpass: compiled step from the cache, plan from %s", key[:16])
     return compiled, list(stored)
-
-
-def room_beside_inputs(plan: Plan) -> int | None:
-    """Bytes that may be live beside the graph's inputs; None where memory is ample and Inductor may do as it likes."""
-    if plan.budget_bytes is None or plan.budget_bytes >= AMPLE * plan.fastest_peak_bytes:
-        return None
-    return plan.peak_bytes - plan.static_bytes
 
 
 def _may_hit(inputs: Sequence[Any]) -> bool:

@@ -28,8 +28,10 @@ class Builder:
     def tangent(self, size: int) -> int:
         return self.add(INPUT, size=size, is_backward=True)
 
-    def view(self, base: int) -> int:
-        return self.add(VIEW, base, may_keep=False)
+    def view(self, base: int, access: int = 0) -> int:
+        """As the front end counts: a view that regroups addresses as its base does, another in a way of its own."""
+        access = len(self.rows) + access if access else self.rows[base].get("access", 0)
+        return self.add(VIEW, base, may_keep=False, access=access)
 
     def finish(self, forward_outputs: list[int], backward_outputs: list[int], *, is_fusing: bool = False) -> Program:
         rows = self.rows
@@ -61,6 +63,7 @@ class Builder:
             backward_outputs=tuple(backward_outputs),
             static_bytes=self.static_bytes,
             is_fusing=is_fusing,
+            access=tuple(row.get("access", 0) for row in rows),
         )
 
     def _ancestors(self, values: list[int]) -> set[int]:

@@ -88,7 +88,7 @@ def _forward_op(draw: st.DrawFn, b: Builder, values: list[int]) -> int:
     recent = [values[-1], *values[:-4:-1], *values]
     first = draw(st.sampled_from([values[-1]] * 6 + recent))
     if kind is VIEW:
-        return b.view(first)
+        return b.view(first, draw(st.integers(0, 1)))
     flags = {"may_recompute": draw(st.integers(0, 9)) > 0, "workspace": draw(st.sampled_from([0, 0, 0, 32]))}
     inputs = tuple(dict.fromkeys([first, *draw(st.lists(st.sampled_from(recent), max_size=1))]))
     if kind is PART:
@@ -111,7 +111,7 @@ def _backward_op(
     gradient = draw(st.sampled_from([gradients[-1]] * 6 + gradients))
     kind = draw(st.sampled_from([EXTERN, POINTWISE, REDUCTION, EXTERN, VIEW, PART]))
     if kind is VIEW:
-        return b.view(gradient)
+        return b.view(gradient, draw(st.integers(0, 1)))
     reads = [draw(st.sampled_from([mirror] * len(values) + values)) for _ in range(draw(st.sampled_from([1, 2, 0])))]
     if reads and draw(st.integers(0, 3)) == 0:  # such as 1 - tanh(x)^2: only the backward wants it, or another such
         helped = draw(st.sampled_from([reads[0], *helpers, *values]))

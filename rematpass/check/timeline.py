@@ -17,6 +17,9 @@ _FROM_MEMORY = (Kind.EXTERN, Kind.PART)
 # What Inductor stores though it could be fused: it has several readers and reads more than this (2.13).
 _MOST_READS_SHARED = 4
 
+# A storage, or an input of the graph, and the views through which it is read, the innermost first (`Program.access`).
+Load = tuple[int, tuple[int, ...]]
+
 
 def check_timeline(
     program: Program, schedule: Schedule, live_bytes: Sequence[int], peak_bytes: int, names: Sequence[str]
@@ -76,9 +79,9 @@ class _Storage:
     op: int
     born: int
     size: int
-    reads: list[int]
+    reads: set[Load]
     readers: list[int] = field(default_factory=list)
-    outside: set[int] = field(default_factory=set)
+    outside: set[Load] = field(default_factory=set)
     is_fused: bool = False
     is_heavy: bool = False
     needed_until: int = -1
@@ -102,7 +105,7 @@ class _Half:
             if root not in owner:
                 owner[root] = len(self._storages)
                 size = 0 if self._is_input(root) else self._program.size_bytes[root]
-                self._storages.append(_Storage(v, -1, size, []))
+                self._storages.append(_Storage(v, -1, size, set()))
             self.place[v] = owner[root]
 
     def run(self, sequence: Iterable[int]) -> None:
@@ -117,16 +120,21 @@ class _Half:
             self.place[v] = self.place.get(inputs[0]) if inputs else None
             self._made_by.append(None)
         else:
-            reads = sorted({s for u in inputs if (s := self.place.get(u)) is not None})
+            reads = {(s, self._way(u)) for u in inputs if (s := self.place.get(u)) is not None}
             new = len(self._storages)
-            for s in reads:
+            for s, _ in reads:
                 self._storages[s].readers.append(new)
             storage = _Storage(v, len(self._ops), self._program.size_bytes[v], reads)
-            storage.outside = {base for u in inputs if self._is_input(base := self._program.root[u])}
+            storage.outside = {(root, self._way(u)) for u in inputs if self._is_input(root := self._program.root[u])}
             self._storages.append(storage)
             self.place[v] = new
             self._made_by.append(new)
         self._ops.append(v)
+
+    def _way(self, v: int) -> tuple[int, ...]:
+        """How `v` addresses its storage: nothing to say, or one number."""
+        access = self._program.access[v] if self._program.access else 0
+        return (access,) if access else ()
 
     def _is_input(self, v: int) -> bool:
         return self._program.kind[v] is Kind.INPUT and not self._program.is_backward[v]
@@ -156,16 +164,17 @@ class _Half:
             result.append(live - taken + self._program.workspace_bytes[op])
         return result
 
-    def _fuse(self, held: set[int | None]) -> dict[int, set[int]]:
+    def _fuse(self, held: set[int | None]) -> dict[int, set[Load]]:
         """Mark what never reaches memory; returns, for stored pointwise results, what they read in the end."""
-        program, ultimate = self._program, dict[int, set[int]]()
+        program, ultimate = self._program, dict[int, set[Load]]()
         for i, storage in enumerate(self._storages):
             if storage.born < 0 or program.kind[storage.op] is not Kind.POINTWISE:
                 continue
-            fused = [s for s in storage.reads if self._storages[s].is_fused]
-            ultimate[i] = (set(storage.reads) - set(fused)).union(*(ultimate[s] for s in fused))
-            storage.outside.update(*(self._storages[s].outside for s in fused))
-            storage.is_heavy = program.is_heavy[storage.op] or any(self._storages[s].is_heavy for s in fused)
+            fused = [(s, way) for s, way in storage.reads if self._storages[s].is_fused]
+            through = [{(t, (*first, *way)) for t, first in ultimate[s]} for s, way in fused]
+            ultimate[i] = (storage.reads - set(fused)).union(*through)
+            storage.outside.update((t, (*first, *way)) for s, way in fused for t, first in self._storages[s].outside)
+            storage.is_heavy = program.is_heavy[storage.op] or any(self._storages[s].is_heavy for s, _ in fused)
             kinds = [program.kind[self._storages[r].op] for r in storage.readers]
             is_needed = i in held or any(kind in _FROM_MEMORY for kind in kinds)
             is_shared = len(kinds) > 1
@@ -184,10 +193,11 @@ class _Half:
             moments = [r.needed_until if r.is_fused else r.born for r in readers]
             storage.needed_until = end if i in held else max(moments, default=-1)
 
-    def _taken_over(self, made: int | None, sources: dict[int, set[int]]) -> int:
+    def _taken_over(self, made: int | None, sources: dict[int, set[Load]]) -> int:
         """Bytes of a dying input whose place a pointwise result takes."""
         if made not in sources:
             return 0
         new = self._storages[made]
-        dying = (self._storages[s] for s in sources[made])
+        askew = {s for s, way in sources[made] if way}
+        dying = (self._storages[s] for s, way in sources[made] if not way and s not in askew)
         return new.size if any(s.needed_until == new.born and s.size == new.size for s in dying) else 0

@@ -18,9 +18,21 @@ from ..graph.workspace import IMAGE_RANK
 from ..solve.liveness import find_handed_over
 from ..solve.program import Decision, Kind, Program
 
+# Values of the forward and positions in the backward whose results are stored where they are computed.
+_Marked = tuple[frozenset[int], frozenset[int]]
+_NOTHING: _Marked = frozenset(), frozenset()
 
-def split_program(joint: JointProgram, program: Program, decision: Decision) -> tuple[fx.GraphModule, fx.GraphModule]:
+
+def split_program(
+    joint: JointProgram, program: Program, decision: Decision, *, store_in_place: bool = False
+) -> tuple[fx.GraphModule, fx.GraphModule]:
     """Make recomputations explicit nodes of the joint graph, then cut it.
+
+    Args:
+        joint: the graph.
+        program: the same, as it was solved.
+        decision: what to compute where.
+        store_in_place: tell Inductor to store what a matmul reads where the plan has it (`find_handed_over`).
 
     Returns:
         (forward, backward). The forward returns its outputs, then what is kept; the backward takes what is kept,
@@ -28,7 +40,8 @@ def split_program(joint: JointProgram, program: Program, decision: Decision) -> 
     """
     kept_order = _kept_order(program, decision)
     flat = [v for v in kept_order if program.is_fusing and v in joint.static_inputs and _is_image(joint.nodes[v])]
-    environment, handles = _expand(joint, program, decision, flat)
+    marked = find_handed_over(program, decision.schedule) if store_in_place else _NOTHING
+    environment, handles = _expand(joint, program, decision, flat, marked)
     _check_versions(program, decision, environment)
     # Constants and inner graphs are attributes of both halves: nothing to hand over.
     handed = [v for v in kept_order if joint.nodes[v].op != "get_attr"]
@@ -72,7 +85,7 @@ def _flatten(graph: fx.Graph, node: fx.Node) -> tuple[fx.Node, fx.Node]:
 
 
 def _expand(
-    joint: JointProgram, program: Program, decision: Decision, flattened: list[int]
+    joint: JointProgram, program: Program, decision: Decision, flattened: list[int], marked: _Marked
 ) -> tuple[dict[int, fx.Node], dict[int, fx.Node]]:
     """Replace the joint graph by one in the planned order with every recomputation a node of its own.
 
@@ -82,7 +95,6 @@ def _expand(
     latest: dict[fx.Node, fx.Node] = {}
     first: dict[int, fx.Node] = {}
     flat: dict[int, fx.Node] = {}
-    handed_over = find_handed_over(program, decision.schedule)
     for value, is_backward, position in _executed(joint, program, decision):
         if is_backward and len(flat) < len(flattened):
             for v in flattened:
@@ -92,7 +104,7 @@ def _expand(
         first.setdefault(value, latest[node])
         if is_backward is not None:
             latest[node].meta.update(torch_compat.half_tag(is_backward=is_backward))
-            if position in handed_over[is_backward]:
+            if position in marked[is_backward]:
                 latest[node].meta[torch_compat.STORE_HERE] = True
     output = next(n for n in joint.gm.graph.nodes if n.op == "output")
     returned = graph.node_copy(output, latest.__getitem__)

@@ -84,6 +84,7 @@ def build_program(
         static_bytes=facts.static_bytes + facts.relaid_bytes,
         is_fusing=is_fusing,
         most_reads=torch_compat.most_reads(facts.device_type),
+        access=tuple(v.access for v in values),
     )
 
 

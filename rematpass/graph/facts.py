@@ -18,7 +18,7 @@ from ..declared import DeclaredOp
 from ..solve.program import Kind
 from .capture import JointProgram
 from .flops import count_flops, tensors_in
-from .op_traits import base_name, is_drawn, is_heavy, kind_of
+from .op_traits import access_of, base_name, is_drawn, is_heavy, kind_of
 from .sizes import OpenSize, concrete, open_sizes
 from .workspace import relaid_bytes, workspace_bytes
 
@@ -31,7 +31,8 @@ class ValueFacts:
     """One value.
 
     `size_bytes` is its whole storage when it owns one, else 0; `view_bytes` what it shows of it; `workspace_bytes` is
-    live beside inputs and result while it is computed; `labels` are the user's names for it (`rematpass.name`).
+    live beside inputs and result while it is computed; `access` numbers the ways of showing a storage, as in
+    `Program.access`; `labels` are the user's names for it (`rematpass.name`).
     """
 
     name: str
@@ -47,6 +48,7 @@ class ValueFacts:
     workspace_bytes: int
     is_heavy: bool
     is_drawn: bool
+    access: int
     module: str
     source: str
     labels: tuple[str, ...] = ()
@@ -86,15 +88,19 @@ def collect_facts(
     ids = {node: i for i, node in enumerate(joint.nodes)}
     device_type = device_type or _device_type(joint.nodes)
     values: list[ValueFacts] = []
+    ways: list[tuple[str, ...]] = []
+    numbers: dict[tuple[str, ...], int] = {(): 0}
     for i, node in enumerate(joint.nodes):
         inputs = tuple(dict.fromkeys(ids[u] for u in node.all_input_nodes))
-        kind = kind_of(node)
+        kind = kind_of(node, device_type)
         if kind is Kind.PART and values[inputs[0]].kind is Kind.VIEW:
             kind = Kind.VIEW  # one of several views (split, unbind): no memory of its own
         root = values[inputs[0]].root if kind is Kind.VIEW and inputs else i
         value = _describe(node, kind, inputs, root, i == root, device_type, declared)
         scratch = _scratch_bytes(node, kind, device_type, is_fusing=is_fusing)
-        values.append(replace(value, workspace_bytes=scratch))
+        ways.append(access_of(node, ways[inputs[0]]) if root != i else ())
+        access = numbers.setdefault(ways[i], len(numbers))
+        values.append(replace(value, workspace_bytes=scratch, access=access))
     for i, node in enumerate(joint.nodes):
         label = "" if joint.is_backward[i] else torch_compat.user_label(node)
         if label and values[i].kind is Kind.VIEW:
@@ -141,6 +147,7 @@ def _describe(
         workspace_bytes=0,
         is_heavy=device_type == "cpu" and is_heavy(node),
         is_drawn=is_drawn(node),
+        access=0,
         module=module_path(node),
         source=source_line(node),
     )

@@ -23,8 +23,8 @@ _POINTWISE = words(
     "arange cat clone constant_pad_nd convert_element_type copy embedding empty empty_like empty_strided eye",
     "fill flip full full_like gather index index_select inductor_lookup_seed inductor_random inductor_randint",
     "iota lift_fresh_copy masked_fill new_empty new_empty_strided new_full new_ones new_zeros ones ones_like",
-    "repeat roll scalar_tensor select_scatter slice_scatter _to_copy tril triu _unsafe_index",
-    "_unsafe_masked_index upsample_nearest2d zeros zeros_like reflection_pad2d replication_pad2d",
+    "repeat roll scalar_tensor select_backward select_scatter slice_backward slice_scatter _to_copy tril triu",
+    "_unsafe_index _unsafe_masked_index upsample_nearest2d zeros zeros_like reflection_pad2d replication_pad2d",
     "pixel_shuffle fmod remainder",
 )
 # Reductions of torch versions that lack the tag, and scatters: inputs may be fused, the result is stored.
@@ -38,6 +38,8 @@ _VIEW = frozenset(("_unsafe_view", "reshape"))
 # What Inductor takes for expensive on a CPU (`StorageBox.should_realize_on_reuse`, 2.13).
 _HEAVY = words("exp sigmoid tanh log log10 log1p log2")
 _DRAWN = words("inductor_random")
+# Views that show the same elements in the same order.
+_REGROUPING = words("alias detach expand lift_fresh reshape squeeze unsqueeze unflatten view _unsafe_view view_as_real")
 
 
 @cache
@@ -63,14 +65,19 @@ def is_symbol(node: fx.Node) -> bool:
     return isinstance(node.meta.get("val"), (torch.SymInt, torch.SymFloat, torch.SymBool, int, float, bool))
 
 
-def kind_of(node: fx.Node) -> Kind:
-    """How the node executes, see `Kind`."""
+def kind_of(node: fx.Node, device_type: str = "") -> Kind:
+    """How the node executes, see `Kind`.
+
+    On a CPU Inductor always stores what `cat` returns (`lowering.cat`, 2.13).
+    """
     if node.op in ("placeholder", "get_attr"):
         return Kind.SYMBOL if is_symbol(node) else Kind.INPUT
     if is_symbol(node):
         return Kind.SYMBOL
     if node.target is operator.getitem:
         return Kind.PART
+    if device_type == "cpu" and base_name(node.target) == "cat":
+        return Kind.REDUCTION
     return _kind_of_target(node.target)
 
 
@@ -97,6 +104,14 @@ def is_heavy(node: fx.Node) -> bool:
 def is_drawn(node: fx.Node) -> bool:
     """Random numbers; Inductor (`inductor_random` in lowering.py, 2.13) stores them, and may fuse them away later."""
     return base_name(node.target) in _DRAWN
+
+
+def access_of(view: fx.Node, base: tuple[str, ...]) -> tuple[str, ...]:
+    """How a view addresses its storage, given how its base does; views of equal arguments do so equally."""
+    if base_name(view.target) in _REGROUPING:
+        return base
+    own = [str(a) for a in (*view.args[1:], *view.kwargs.items())]
+    return (*base, f"{base_name(view.target)}({', '.join(own)})")
 
 
 def inner_nodes(node: fx.Node) -> Iterator[fx.Node]:

@@ -4,14 +4,14 @@ In: a `Program` and a `Schedule`. Out: `Timeline`, byte-exact for its model of t
 
 Model of a fusing executor (Inductor's lowering, torch 2.13, `graph.py` and `ir.py`): a pointwise result is computed
 inside its readers unless something needs it in memory - an op that is not generated (matmul, convolution, attention),
-the graph's output, several readers of an expensive function or of many inputs - or it is random numbers. Its own inputs
-then live until those readers have run. A pointwise result may take over a dying input of the same size. An executor
-that does not fuse stores everything.
+the graph's output, several uses of an expensive function or of many inputs - or it is random numbers. Its own inputs
+then live until those readers have run. A pointwise result may take over a dying input of the same size that it reads
+element for element. An executor that does not fuse stores everything.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence, Set
+from collections.abc import Iterable, Sequence, Set
 from dataclasses import dataclass
 
 import numpy as np
@@ -23,6 +23,8 @@ from .trace import Trace, kept_values, trace_sequence
 # Inductor stores a pointwise result that reads more than 4 buffers and has several readers
 # (`realize_reads_threshold`), or more than `Program.most_reads` whoever reads it; torch 2.13 defaults.
 SHARED_READS = 4
+
+_PRIME, _MASK = 1_000_003, (1 << 40) - 1
 
 
 @dataclass(frozen=True)
@@ -158,7 +160,7 @@ def _find_lives(program: Program, trace: Trace, final: IntArray, free: IntArray 
     runs_at, end = _find_ends(trace, is_stored, is_final)
     for i, read in sources.items():
         same = size[i]
-        if is_stored[i] and same and any(d >= 0 and end[d] == i and size[d] == same for d in read):
+        if is_stored[i] and same and any(end[d] == i and size[d] == same for d in _straight(read, count + 1)):
             taken[i] = same
     return Lives(size, is_stored, runs_at, end, taken)
 
@@ -188,7 +190,8 @@ def _find_stored(
     limit[needed] = -1  # stored whatever it reads
     starts = np.searchsorted(trace.readers, pointwise).tolist()
     stops = np.searchsorted(trace.readers, pointwise, side="right").tolist()
-    flat = trace.reads.tolist()
+    flat, width = trace.reads.tolist(), count + 1
+    ways, is_plain = trace.access.tolist(), not trace.access.any()
     ops, shared = trace.ops[pointwise].tolist(), (readers[pointwise] > 1).tolist()
     sources: dict[int, Sequence[int] | Set[int]] = {}
     fused: dict[int, Sequence[int] | Set[int]] = {}
@@ -197,7 +200,11 @@ def _find_stored(
     for i, op, start, stop, most, is_shared in rows:
         read: Sequence[int] | Set[int] = (*flat[start:stop], *program.outside[op])
         is_costly = program.is_heavy[op] or not heavy.isdisjoint(read)
-        if not fused.keys().isdisjoint(read):
+        if not is_plain and any(ways[start:stop]):
+            pairs = zip(flat[start:stop], ways[start:stop], strict=True)
+            seen = (_seen_through(way, fused.get(u, (u,)), width) for u, way in pairs)
+            read = set(program.outside[op]).union(*seen)
+        elif not fused.keys().isdisjoint(read):
             read = set().union(*(fused.get(u, (u,)) for u in read))
         if len(read) <= most and not (is_costly and is_shared) and not program.is_drawn[op]:
             fused[i] = read
@@ -208,6 +215,26 @@ def _find_stored(
     is_stored = np.ones(count, dtype=bool)
     is_stored[list(fused)] = False
     return is_stored, sources
+
+
+def _straight(loads: Sequence[int] | Set[int], width: int) -> Iterable[int]:
+    """Storages that `loads` address element for element and in no other way."""
+    askew = {u % width for u in loads if u >= width}
+    return (u for u in loads if 0 <= u < width and u not in askew)
+
+
+def _seen_through(way: int, loads: Sequence[int] | Set[int], width: int) -> Iterable[int]:
+    """`loads`, each a storage and how it is addressed, addressed once more in `way`.
+
+    A load is storage + `width` * code, or a number below 0 for what is outside; code 0 is element for element. Codes
+    of chains are hashes: two that are equal by chance would count as one load.
+    """
+    if not way:
+        return loads
+    return (
+        u % width + width * ((u // width * _PRIME + way) & _MASK) if u >= 0 else ~((~u * _PRIME + way) & _MASK)
+        for u in loads
+    )
 
 
 def _find_ends(trace: Trace, is_stored: BoolArray, is_final: BoolArray) -> tuple[IntArray, IntArray]:

@@ -58,6 +58,8 @@ class Program:
         static_bytes: inputs of the forward, live throughout.
         is_fusing: the executor fuses pointwise ops (a compiler), or runs one op at a time.
         most_reads: a fusing executor stores a pointwise result that is made from more tensors.
+        access: per op, in which way it shows its storage, as a number: 0 element for element, else one per way (every
+            second row, transposed). One tensor read in two ways counts as two. Empty: all 0.
     """
 
     kind: tuple[Kind, ...]
@@ -78,6 +80,7 @@ class Program:
     static_bytes: int
     is_fusing: bool
     most_reads: int = 8
+    access: tuple[int, ...] = ()
 
     def __len__(self) -> int:
         return len(self.kind)
@@ -111,15 +114,18 @@ class Program:
             self.is_heavy,
             self.is_drawn,
             tuple(map(len, self.outside)),
+            self.access or (0,) * len(self.kind),
         )
         return tuple(zip(*columns, strict=True))
 
     @cached_property
     def outside(self) -> tuple[tuple[int, ...], ...]:
-        """Per op, the inputs of the forward it reads, also through views, each as -1 - its number."""
+        """Per op, the inputs of the forward it reads, also through views, one number below 0 per input and access."""
         is_outside = [k is Kind.INPUT and not b for k, b in zip(self.kind, self.is_backward, strict=True)]
+        access, count = self.access or (0,) * len(self), len(self)
         return tuple(
-            tuple(dict.fromkeys(-1 - self.root[u] for u in reads if is_outside[self.root[u]])) for reads in self.inputs
+            tuple(dict.fromkeys(-1 - self.root[u] - count * access[u] for u in reads if is_outside[self.root[u]]))
+            for reads in self.inputs
         )
 
     @cached_property
@@ -157,6 +163,7 @@ class Tables:
     is_backward: NDArray[np.bool_]
     in_forward: NDArray[np.bool_]
     is_heavy: NDArray[np.bool_]
+    access: NDArray[np.int64]
     is_view: NDArray[np.bool_]
     is_paid: NDArray[np.bool_]
     is_tangent: NDArray[np.bool_]
@@ -179,6 +186,7 @@ class Tables:
             is_backward=is_backward,
             in_forward=np.array(program.in_forward, dtype=bool),
             is_heavy=np.array(program.is_heavy, dtype=bool),
+            access=np.array(program.access or (0,) * len(kind), dtype=np.int64),
             is_view=kind == Kind.VIEW,
             is_paid=(kind != Kind.INPUT) & (kind != Kind.SYMBOL),
             is_tangent=is_backward & (kind == Kind.INPUT),

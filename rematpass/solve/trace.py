@@ -24,7 +24,8 @@ class Trace:
         ops: op of each instance.
         given: how many are handed over.
         root: instance in whose storage each instance lives; -1 outside (graph inputs).
-        readers, reads: pairs (instance, storage it reads), each once, sorted by reader; views read nothing.
+        readers, reads, access: (instance, storage it reads, in which way: `Program.access`), each once, sorted by
+            reader; views read nothing.
         keys: (op, instance) pairs as sorted numbers, for lookups.
     """
 
@@ -33,6 +34,7 @@ class Trace:
     root: IntArray
     readers: IntArray
     reads: IntArray
+    access: IntArray
     keys: IntArray
 
     def last_of(self, values: Iterable[int] | IntArray) -> IntArray:
@@ -64,9 +66,10 @@ def trace_sequence(program: Program, sequence: Sequence[int] | IntArray, held: S
     root = _roots(program, ops, given, source, starts)
     is_read = (source >= 0) & ~tables.is_view[ops[reader]]
     storage = root[source[is_read]]
-    reader = reader[is_read][storage >= 0]
-    pairs = np.unique(reader * (count + 1) + storage[storage >= 0])
-    return Trace(ops, given, root, pairs // (count + 1), pairs % (count + 1), keys)
+    reader, access = reader[is_read][storage >= 0], tables.access[value[is_read]][storage >= 0]
+    ways = int(access.max(initial=0)) + 1
+    pairs, access = np.divmod(np.unique((reader * (count + 1) + storage[storage >= 0]) * ways + access), ways)
+    return Trace(ops, given, root, pairs // (count + 1), pairs % (count + 1), access, keys)
 
 
 def kept_values(program: Program, backward: Sequence[int], outputs: Iterable[int] | None = None) -> tuple[int, ...]:

@@ -11,8 +11,6 @@ import itertools
 from collections.abc import Iterator
 from typing import Any
 
-from torch import fx
-
 # Kernels further apart than this in Inductor's order are not fused where a plan is followed. Fusing moves one of them,
 # and many small moves add up: an unrolled recurrent loop that needs 1.7 MiB at 4 and at 8 took 4.9 at 12; at 64,
 # torch's own limit (for readers of one tensor only), an 8-block transformer planned at 76 MiB took 80 to 90 (2026-11,
@@ -20,18 +18,9 @@ from torch import fx
 FUSION_REACH = 4
 
 
-# Set by us in a node's `meta`: its result is to be in memory from there on.
-STORE_HERE = "rematpass_store_here"
-
-
-def store_where_marked(gm: fx.GraphModule) -> None:
-    """Have Inductor store results marked `STORE_HERE` where they are computed (`GraphLowering.run_node`, 2.11-2.15).
-
-    By itself it computes what a matmul reads right before that matmul, wherever the graph has it.
-    """
-    for node in gm.graph.nodes:
-        if STORE_HERE in node.meta:
-            node.meta["inductor_realize_to_strides"] = True
+# Set in a node's `meta`: its result is to be in memory from there on (`GraphLowering.run_node`, 2.11-2.15). By itself
+# Inductor computes what a matmul reads right before that matmul, wherever the graph has it.
+STORE_HERE = "inductor_realize_to_strides"
 
 
 def guarded_choices(room_bytes: int) -> Any:

@@ -65,10 +65,27 @@ class TopExperts(nn.Module):
         return (values.softmax(-1).sum(-1, keepdim=True) * y * values[:, :1].tanh()).square().mean()
 
 
+class Scan(nn.Module):
+    """A recurrence by halves, as state-space models have it: one tensor read through many slices, and joined again."""
+
+    def __init__(self):
+        super().__init__()
+        self.gates = nn.Linear(64, 64)
+
+    def forward(self, x):
+        decay = self.gates(x).sigmoid().view(64, -1, 64)
+        y = torch.tanh(x).view(64, -1, 64)
+        while len(y) > 1:
+            y = decay[1::2] * y[::2] + y[1::2] * y[::2].sin()
+            decay = torch.cat([decay[2::2] * decay[::2][:-1], decay[1:2]])
+        return y.square().mean()
+
+
 CASES = [
     pytest.param(Conv, (4, 4, 32, 32), True, id="conv"),
     pytest.param(Recurrent, (512, 64), True, id="recurrent"),
     pytest.param(Dropout, (512, 64), False, id="dropout"),
+    pytest.param(Scan, (512, 64), True, id="scan"),
     pytest.param(TopExperts, (256, 64), True, id="routing"),
 ]
 

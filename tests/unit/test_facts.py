@@ -47,6 +47,22 @@ def test_views_cost_nothing_and_live_in_their_base():
     assert by_name["t"].view_bytes == 96
 
 
+def test_views_are_told_apart_by_the_elements_they_show():
+    def function(x):
+        y = x.exp()
+        even, odd = y[::2], y[1::2]
+        grouped, turned = y.view(2, 2, 6)[:, 0], y.view(2, 12).t()
+        flat = even.unsqueeze(0).expand(3, 2, 6)
+        return sum(v.sin().sum() for v in (even, odd, grouped, turned, flat, y.sigmoid()[::2], y.view(24)))
+
+    facts, _ = facts_of(function, matrix(4, 6))
+    ids = [v.inputs[0] for v in facts.values if v.op == "sin"]
+    even, odd, grouped, turned, flat, other, same = (facts.values[i].access for i in ids)
+    assert even == flat == other
+    assert same == 0
+    assert len({0, even, odd, grouped, turned}) == 5
+
+
 def test_static_bytes_are_the_inputs_of_the_forward():
     facts, _ = facts_of(lambda x, w: (x @ w).sum(), torch.ones(4, 6), matrix(6, 5))
     assert facts.static_bytes == 4 * (24 + 30)

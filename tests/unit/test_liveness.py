@@ -199,6 +199,33 @@ def test_what_is_handed_over_is_what_extern_ops_read(case):
     assert backward == handed_over(program, schedule.backward)
 
 
+def test_one_tensor_read_in_several_ways_counts_as_several():
+    """Five loads and two uses: the sum is stored, though it is made from one tensor; two loads are not."""
+
+    def peak(loads):
+        b = Builder()
+        x = b.add(EXTERN, b.given(), size=64)
+        part = b.add(POINTWISE, *(b.view(x, 1) for _ in range(loads)), size=32)
+        sides = [b.add(REDUCTION, part, size=4), b.add(EXTERN, b.add(REDUCTION, part, size=4), size=4)]
+        program = b.finish(sides, [], is_fusing=True)
+        return simulate(program, Schedule(forward_sequence(program), ())).peak_bytes
+
+    assert peak(2) == 64 + 4 + 4
+    assert peak(5) == 64 + 32
+
+
+def test_a_result_takes_over_only_what_it_reads_element_for_element():
+    def peak(base_of):
+        b = Builder()
+        x = b.add(EXTERN, b.given(), size=64)
+        program = b.finish([b.add(EXTERN, b.add(POINTWISE, base_of(b, x), size=64), size=4)], [], is_fusing=True)
+        return simulate(program, Schedule(forward_sequence(program), ())).peak_bytes
+
+    assert peak(lambda b, x: x) == 64 + 4
+    assert peak(lambda b, x: b.view(x, 0)) == 64 + 4
+    assert peak(lambda b, x: b.view(x, 1)) == 128
+
+
 def test_without_fusion_nothing_needs_a_mark():
     build = Builder()
     program = build.finish([build.add(EXTERN, build.add(POINTWISE, build.given(), size=8), size=8)], [])
