@@ -101,6 +101,8 @@ class Program:
     def figures(self) -> tuple[tuple[object, ...], ...]:
         """Per op, all that is not structure: ops with equal figures and equal neighbours are interchangeable."""
         of_roots = [self.size_bytes[r] for r in self.root]
+        # Steps of a loop that take different slices of one sequence are equal.
+        is_askew = [bool(access) for access in self.access] or [False] * len(self)
         columns = (
             self.kind,
             self.size_bytes,
@@ -114,7 +116,7 @@ class Program:
             self.is_heavy,
             self.is_drawn,
             tuple(map(len, self.outside)),
-            self.access or (0,) * len(self.kind),
+            is_askew,
         )
         return tuple(zip(*columns, strict=True))
 
