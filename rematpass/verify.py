@@ -51,7 +51,7 @@ class Verified:
 
     def __call__(self, *inputs: Any) -> Any:
         """One forward; it is measured if it is the step's turn."""
-        if self._open is not None:  # the last backward failed
+        if self._open is not None and not torch_compat.is_in_backward():  # the last backward failed
             self._open.give_up()
             self._open = None
         if self._is_done or not torch.is_grad_enabled():
@@ -92,7 +92,7 @@ class Verified:
         def after(*_: object) -> None:
             for handle in handles:
                 handle.remove()
-            if is_begun:
+            if is_begun and self._open is meter:  # else another thread's forward took it for a failed one
                 self._is_done, self._open = True, None
                 least, most = (self._plan.static_bytes + peak for peak in meter.end_backward())
                 _report(self._plan, least, most)

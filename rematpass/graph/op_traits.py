@@ -39,7 +39,7 @@ _VIEW = frozenset(("_unsafe_view", "reshape"))
 _HEAVY = words("exp sigmoid tanh log log10 log1p log2")
 _DRAWN = words("inductor_random")
 # Views that show the same elements in the same order.
-_REGROUPING = words("alias detach expand lift_fresh reshape squeeze unsqueeze unflatten view _unsafe_view view_as_real")
+_REGROUPING = words("alias detach expand lift_fresh reshape squeeze unsqueeze view _unsafe_view view_as_real")
 
 
 @cache

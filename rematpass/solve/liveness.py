@@ -117,17 +117,17 @@ def find_handed_over(program: Program, schedule: Schedule) -> tuple[frozenset[in
     """
     if not program.is_fusing:
         return frozenset(), frozenset()
-    forward, backward = (_handed_over(program, trace) for trace, _ in find_lives(program, schedule))
+    (forward, _), (backward, _) = find_lives(program, schedule)
     position = np.flatnonzero(program.tables.is_paid[np.array(schedule.backward, dtype=np.int64)])
-    values = np.array(schedule.forward, dtype=np.int64)
-    values = values[program.tables.is_paid[values]]
-    return frozenset(values[forward].tolist()), frozenset(position[backward].tolist())
+    values = forward.ops[forward.given :][_handed_over(program, forward)]
+    return frozenset(values.tolist()), frozenset(position[_handed_over(program, backward)].tolist())
 
 
-def _handed_over(program: Program, trace: Trace) -> IntArray:
-    """Which of the executed ops, counted from the first."""
+def _handed_over(program: Program, trace: Trace) -> BoolArray:
+    """Which of the executed ops."""
     needed = _read_by_externs(program, trace) & (program.tables.kind[trace.ops] == Kind.POINTWISE)
-    return np.flatnonzero(needed[trace.given :])
+    result: BoolArray = needed[trace.given :]
+    return result
 
 
 def _read_by_externs(program: Program, trace: Trace) -> BoolArray:

@@ -56,7 +56,7 @@ from .graphs import (
     user_label,
     user_policy,
 )
-from .job import COMPILED_NODE, default_store, is_profiling, watch_storage
+from .job import COMPILED_NODE, default_store, is_in_backward, is_profiling, watch_storage
 from .sizes import evaluated, traced_with, upper_bounds
 
 __all__ = [
@@ -85,6 +85,7 @@ __all__ = [
     "has_no_memory",
     "has_onednn",
     "inductor_keys",
+    "is_in_backward",
     "is_must_be_in_backward",
     "is_must_be_in_forward",
     "is_mutable",

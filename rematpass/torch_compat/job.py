@@ -21,6 +21,11 @@ def default_store() -> Any:
     return dist.distributed_c10d._get_default_store()
 
 
+def is_in_backward() -> bool:
+    """Whether this thread is inside a backward: a checkpoint of the user's runs forwards there (2.11-2.15)."""
+    return bool(torch._C._current_graph_task_id() != -1)
+
+
 def is_profiling() -> bool:
     """Whether a profiler runs in this process: torch has one only (2.11-2.15)."""
     return bool(torch.autograd.profiler._is_profiler_enabled or torch._C._autograd._profiler_enabled())
