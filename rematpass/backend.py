@@ -6,6 +6,7 @@ In: what dynamo and Inductor hand over. Out: what they expect back, and a plan n
 from __future__ import annotations
 
 import dataclasses
+import functools
 import hashlib
 import logging
 import re
@@ -23,6 +24,7 @@ from .device import make_settings
 from .errors import RematError
 from .graph.capture import JointProgram, capture_joint
 from .graph.facts import module_path
+from .lessons import Lessons, corrected, may_learn
 from .options import Options, cache_dir, parse_options
 from .pipeline import Settings, needs_plan, plan_and_split, room_beside_inputs
 from .plan_types import Plan
@@ -152,17 +154,50 @@ def rematpass(
         parsed = parse_options(options, mode=mode, inductor_keys=torch_compat.inductor_keys())
         topic = plan_topic(gm, example_inputs, parsed)
         settings = _with_names(make_settings(parsed, device_type(example_inputs), topic), gm)
-    patches = compile_patches(parsed, Partitioner(settings, parsed.on_error, is_guarded=True))
-    wrapper = torch_compat.current_compile_wrapper()
-    key = hashlib.sha256(f"{settings.fingerprint} {topic} {torch_compat.config_state()}".encode()).hexdigest()
-    compiled, made = _compile_noted(gm, example_inputs, patches, key)
-    compare_plans(topic, made)
-    plans = _plans_of(wrapper)
-    made = [_numbered(plan, len(plans) + i) for i, plan in enumerate(made)]
-    plans += made
-    if parsed.verify and made:
-        return verified(compiled, made, example_inputs)
-    return compiled
+    step = _Step(parsed, settings, topic, torch_compat.current_compile_wrapper())
+    is_verified = parsed.verify and not torch_compat.uses_cuda_graphs(inductor_patches(parsed))
+    lessons = Lessons(cache_dir(), step.key(settings)) if is_verified and may_learn(settings) else None
+    learned = lessons.recall() if lessons is not None else 0
+    later = torch_compat.keep_for_later(gm, example_inputs) if lessons is not None and not learned else None
+    compiled, made = step.compile(gm, example_inputs, learned)
+    if not (is_verified and made):
+        return compiled
+
+    def plan_again(later: torch_compat.LaterCompilation, excess_bytes: int) -> tuple[Callable[..., Any], Plan]:
+        with later.surroundings():
+            compiled, made = step.compile(later.gm, later.inputs, excess_bytes)
+        return compiled, made[0]
+
+    again = None if later is None else functools.partial(plan_again, later)
+    return verified(compiled, made, example_inputs, lessons, again)
+
+
+class _Step:
+    """One dynamo graph, to be compiled with what is known of it, perhaps twice."""
+
+    def __init__(self, options: Options, settings: Settings, topic: str, wrapper: object | None) -> None:
+        self._options, self._settings, self._topic = options, settings, topic
+        self._plans = _plans_of(wrapper)
+        self._first: int | None = None
+
+    def key(self, settings: Settings) -> str:
+        """Under which its plans are stored."""
+        parts = f"{settings.fingerprint} {self._topic} {torch_compat.config_state()}"
+        return hashlib.sha256(parts.encode()).hexdigest()
+
+    def compile(
+        self, gm: fx.GraphModule, inputs: Sequence[Any], excess_bytes: int
+    ) -> tuple[Callable[..., Any], list[Plan]]:
+        """The compiled step and its plans, which take the place of those of an earlier call for `plans()`."""
+        settings = corrected(self._settings, excess_bytes)
+        patches = compile_patches(self._options, Partitioner(settings, self._options.on_error, is_guarded=True))
+        compiled, made = _compile_noted(gm, inputs, patches, self.key(settings))
+        compare_plans(self._topic, made)
+        first = len(self._plans) if self._first is None else self._first
+        numbered = [dataclasses.replace(plan, graph_name=f"graph {first + i}") for i, plan in enumerate(made)]
+        self._plans[first : first + (0 if self._first is None else len(numbered))] = numbered
+        self._first = first
+        return compiled, numbered
 
 
 def _with_names(settings: Settings, gm: fx.GraphModule) -> Settings:
@@ -177,11 +212,12 @@ def _with_names(settings: Settings, gm: fx.GraphModule) -> Settings:
 
 def compile_patches(options: Options, partitioner: torch_compat.CustomPartitionerFn) -> dict[str, Any]:
     """Inductor options for a step of ours: mode, the user's own, then the hook."""
-    return {
-        **torch_compat.mode_patches(options.mode),
-        **options.inductor_patches(),
-        "custom_partitioner_fn": partitioner,
-    }
+    return {**inductor_patches(options), "custom_partitioner_fn": partitioner}
+
+
+def inductor_patches(options: Options) -> dict[str, Any]:
+    """What mode and user ask of Inductor."""
+    return {**torch_compat.mode_patches(options.mode), **options.inductor_patches()}
 
 
 def _compile_noted(
@@ -234,10 +270,6 @@ def plan_topic(gm: fx.GraphModule, inputs: Sequence[Any], options: Options) -> s
         facts = (value.shape, value.stride(), value.dtype, value.device, value.requires_grad) if is_tensor else value
         digest.update(_DEVICE_NUMBER.sub(r"\1\2", f"{facts}\n").encode())
     return digest.hexdigest()
-
-
-def _numbered(plan: Plan, number: int) -> Plan:
-    return dataclasses.replace(plan, graph_name=f"graph {number}")
 
 
 def device_type(inputs: Sequence[Any]) -> str:

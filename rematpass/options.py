@@ -74,7 +74,8 @@ class Options:
         inductor: sorted (key, value) pairs for Inductor's config; read them with `inductor_patches`.
         mode: a torch.compile mode, None when not given.
         plan: path of a plan file to replay, None to plan.
-        verify: measure one real step and compare; no part of the fingerprint, for it changes no plan.
+        verify: measure one real step and compare, over budget plan again; no part of the fingerprint, for what is asked
+            stays the same.
     """
 
     memory_budget: MemoryBudget = _AUTO
@@ -88,7 +89,7 @@ class Options:
     inductor: tuple[tuple[str, object], ...] = ()
     mode: str | None = None
     plan: str | None = None
-    verify: bool = False
+    verify: bool = True
 
     def fingerprint(self) -> str:
         """Sha256 hex of all options but `verify`, the same in any process and under any hash seed.

@@ -65,6 +65,7 @@ class Settings:
         device_type: of the device that will run the step, None for the one that the graph was traced on.
         notes: sentences for the reader of the plan.
         replay: the plan to follow instead of making one.
+        correction_bytes: by how much a measured step exceeded its prediction; left free where some plan can.
     """
 
     budget_bytes: int | None
@@ -81,6 +82,7 @@ class Settings:
     device_type: str | None = None
     notes: tuple[str, ...] = ()
     replay: Plan | None = None
+    correction_bytes: int = 0
 
 
 @dataclass(frozen=True)
@@ -187,9 +189,11 @@ def choose_point(frontier: Frontier, inputs: Inputs, request: Request, settings:
         BudgetTooSmall: nothing fits and `on_infeasible` is "error".
     """
     point = frontier.choose(request.budget_bytes)
-    if point is not None:
-        return point
     smallest = frontier.smallest
+    if point is not None:
+        if request.budget_bytes is None or not settings.correction_bytes:
+            return point
+        return frontier.choose(request.budget_bytes - settings.correction_bytes) or smallest
     assert request.budget_bytes is not None
     pinned = sum(inputs.program.size_bytes[v] for v in inputs.constraints.pinned & smallest.decision.kept)
     error = BudgetTooSmall(request.budget_bytes, smallest.peak_bytes, record_alive(inputs, smallest), pinned)

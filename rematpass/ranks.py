@@ -39,6 +39,11 @@ def first_said(topic: str, mine: str) -> str:
     return said.decode() or mine
 
 
+def is_alone() -> bool:
+    """Whether there are no other ranks to agree with."""
+    return _job_store() is None
+
+
 def _job_store() -> Any:
     """The key-value store of a job of several ranks; None outside of one."""
     is_job = dist.is_available() and dist.is_initialized() and dist.get_world_size() > 1
@@ -86,7 +91,7 @@ def compare_plans(topic: str, plans: Sequence[Plan]) -> None:
     Gradients are right all the same: nothing that communicates is recomputed, and the backward's own ops keep their
     order in every plan.
     """
-    if _job_store() is None:
+    if is_alone():
         return
     rank, mine = dist.get_rank(), [_summary(plan) for plan in plans]
     first, theirs = json.loads(first_said(f"plans/{topic}", json.dumps([rank, mine])))

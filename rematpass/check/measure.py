@@ -11,10 +11,11 @@ from collections.abc import Callable, Iterable
 from typing import Any
 
 import torch
-from torch.profiler import ProfilerActivity, profile
+from torch.profiler import profile
 
-from rematpass.cost.memory import DeviceMemory, host_memory
-from rematpass.errors import OptionError
+from .. import torch_compat
+from ..cost.memory import DeviceMemory, host_memory
+from ..errors import OptionError
 
 
 def measure_peak(step: Callable[[], object], *, device: torch.device | str | None = None) -> int:
@@ -89,7 +90,7 @@ def _measure_cuda(step: Callable[[], object], device: torch.device) -> int:
 
 
 def _measure_cpu(step: Callable[[], object]) -> int:
-    with profile(activities=[ProfilerActivity.CPU], profile_memory=True) as recorded:
+    with torch_compat.memory_profile() as recorded:
         step()
     return highest_live(cpu_allocations(recorded), {})
 

@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterable
 from typing import Protocol
 
 import torch
-from torch.profiler import ProfilerActivity, profile
+from torch.profiler import profile
 
 from .. import torch_compat
 from .measure import cpu_allocations, highest_live, storage_bytes
@@ -60,7 +60,7 @@ class CpuMeter:
 
     def begin(self) -> None:
         """Right before the forward."""
-        self._profile = profile(activities=[ProfilerActivity.CPU], profile_memory=True)
+        self._profile = torch_compat.memory_profile()
         self._profile.start()
 
     def end(self, outputs: Iterable[torch.Tensor], /) -> None:

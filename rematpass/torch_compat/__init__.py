@@ -14,6 +14,7 @@ from torch._inductor.custom_graph_pass import CustomPartitionerFn  # since 2.9
 from torch._ops import HigherOrderOperator, OpOverload
 from torch.fx import Node
 
+from .again import LaterCompilation, keep_for_later
 from .compiler import (
     as_compile_error,
     compile_fx,
@@ -25,6 +26,7 @@ from .compiler import (
     mode_patches,
     outside_tracing,
     tracing_state,
+    uses_cuda_graphs,
 )
 from .fakes import (
     StandIns,
@@ -56,7 +58,7 @@ from .graphs import (
     user_label,
     user_policy,
 )
-from .job import COMPILED_NODE, default_store, is_in_backward, is_profiling, watch_storage
+from .job import COMPILED_NODE, default_store, is_in_backward, is_profiling, memory_profile, watch_storage
 from .sizes import evaluated, traced_with, upper_bounds
 
 __all__ = [
@@ -65,6 +67,7 @@ __all__ = [
     "STORE_HERE",
     "CustomPartitionerFn",
     "HigherOrderOperator",
+    "LaterCompilation",
     "Node",
     "OpOverload",
     "ShortenTraceback",
@@ -91,10 +94,12 @@ __all__ = [
     "is_mutable",
     "is_profiling",
     "is_wrapper",
+    "keep_for_later",
     "leaves",
     "makes_unbacked_size",
     "map_leaves",
     "matmul_precision",
+    "memory_profile",
     "mode_patches",
     "most_reads",
     "mutated_input_positions",
@@ -115,6 +120,7 @@ __all__ = [
     "use_modes_of",
     "user_label",
     "user_policy",
+    "uses_cuda_graphs",
     "watch_storage",
 ]
 

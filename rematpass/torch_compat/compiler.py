@@ -69,6 +69,13 @@ def mode_patches(mode: str | None) -> dict[str, Any]:
     return dict(list_mode_options(mode)) if mode and mode != "default" else {}
 
 
+def uses_cuda_graphs(patches: dict[str, Any]) -> bool:
+    """Whether compiled steps are recorded and replayed, so that the allocator sees none of them (2.11-2.15)."""
+    from torch._inductor import config
+
+    return bool(patches.get("triton.cudagraphs", cast("Any", config).triton.cudagraphs))
+
+
 def tracing_state() -> str:
     """What is in force around a compilation and decides what becomes of one dynamo graph (2.11-2.15)."""
     devices = filter(torch.is_autocast_enabled, torch._C._autocast_supported_devices())

@@ -5,15 +5,19 @@ In: torch, 2.11 to 2.15. Out: small functions with stable names and meanings. Ne
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable
 from typing import Any
 
 import torch
 import torch.distributed as dist
 from torch.multiprocessing.reductions import StorageWeakRef
+from torch.profiler import ProfilerActivity, profile
 
 # The autograd node of a compiled graph's backward (2.11-2.15).
 COMPILED_NODE = "CompiledFunctionBackward"
+# Above every level at which Kineto (2.13) writes to stderr; by default it announces each start and stop there.
+_SILENT = "6"
 
 
 def default_store() -> Any:
@@ -29,6 +33,15 @@ def is_in_backward() -> bool:
 def is_profiling() -> bool:
     """Whether a profiler runs in this process: torch has one only (2.11-2.15)."""
     return bool(torch.autograd.profiler._is_profiler_enabled or torch._C._autograd._profiler_enabled())
+
+
+def memory_profile() -> profile:
+    """A profile of the CPU's allocations, not begun yet.
+
+    The first of a process reads how talkative profiles are; `KINETO_LOG_LEVEL` of the user's own stands.
+    """
+    os.environ.setdefault("KINETO_LOG_LEVEL", _SILENT)
+    return profile(activities=[ProfilerActivity.CPU], profile_memory=True)
 
 
 def watch_storage(tensor: torch.Tensor) -> Callable[[], bool]:

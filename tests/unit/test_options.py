@@ -171,11 +171,11 @@ class TestParseOptions:
         assert isinstance(caught.value, ValueError)
 
     def test_takes_defaults(self):
-        assert parse({"verify": False, "plan": None, "cost_model": "roofline"}) == Options()
+        assert parse({"verify": True, "plan": None, "cost_model": "roofline"}) == Options()
 
     def test_verifying_changes_no_plan(self):
-        assert parse({"verify": True}).verify
-        assert parse({"verify": True}).fingerprint() == Options().fingerprint()
+        assert not parse({"verify": False}).verify
+        assert parse({"verify": False}).fingerprint() == Options().fingerprint()
 
     def test_takes_cost_models_and_files_of_measured_times(self):
         models = ["roofline", "measured", "folder/h100.json"]
