@@ -153,7 +153,7 @@ def rematpass(
     with errors_pass():
         parsed = parse_options(options, mode=mode, inductor_keys=torch_compat.inductor_keys())
         topic = plan_topic(gm, example_inputs, parsed)
-        settings = _with_names(make_settings(parsed, device_type(example_inputs), topic), gm)
+        settings = _with_names(make_settings(parsed, device_type(example_inputs), topic, inputs=example_inputs), gm)
     step = _Step(parsed, settings, topic, torch_compat.current_compile_wrapper())
     is_verified = parsed.verify and not torch_compat.uses_cuda_graphs(inductor_patches(parsed))
     lessons = Lessons(cache_dir(), step.key(settings)) if is_verified and may_learn(settings) else None

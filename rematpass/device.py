@@ -11,6 +11,7 @@ import json
 import logging
 import secrets
 import warnings
+from collections.abc import Iterable
 from functools import cache
 from pathlib import Path
 
@@ -26,10 +27,12 @@ from .declared import declared_ops
 from .errors import OptionError
 from .files import write_first
 from .op_times import collect_prices
+from .optimizers import StateToCome, state_to_come
 from .options import MemoryBudget, Options, cache_dir, resolve_budget
 from .pipeline import Settings
 from .plan_file import load_plan
 from .ranks import share_book, share_budget, share_device
+from .report.sizes import format_bytes
 
 logger = logging.getLogger(__name__)
 
@@ -188,7 +191,13 @@ def _folder_book(label: str) -> PriceBook:
 
 
 def make_settings(
-    options: Options, device_type: str, topic: str, *, is_fusing: bool = True, device: str | None = None
+    options: Options,
+    device_type: str,
+    topic: str,
+    *,
+    is_fusing: bool = True,
+    device: str | None = None,
+    inputs: Iterable[object] = (),
 ) -> Settings:
     """Resolve options for the device that is here, or for the declared `device`.
 
@@ -199,14 +208,17 @@ def make_settings(
         is_fusing: the halves go to a compiler that fuses.
         device: plan for this one: "cpu" (this host's processor, whatever it runs now) or a declared GPU. Its memory
             counts as free.
+        inputs: of the graph. From "auto" goes what the optimizers of the parameters among them have yet to take.
     """
+    to_come = StateToCome()
     if device is not None:
         model, device_type = find_target(device)
         total = free = _target_bytes(model, device_type)
     else:
         model = share_device(device_type, present_device(device_type))
         memory = device_memory(torch.device(device_type))
-        total, free = memory.total_bytes, memory.free_bytes
+        to_come = state_to_come(inputs) if options.memory_budget.kind == "auto" else to_come
+        total, free = memory.total_bytes, max(0, memory.free_bytes - to_come.bytes)
     budget = resolve_budget(options.memory_budget, total_bytes=total, free_bytes=free, reserve=options.reserve)
     is_above = options.memory_budget.kind == "auto" and device is None
     if is_above and budget is not None:
@@ -234,8 +246,21 @@ def make_settings(
         book=book,
         replay=replay,
         device_type=device_type if device is not None else None,
-        notes=() if device is None else (STAND_IN_NOTE.format(device=model.name),),
+        notes=_budget_notes(to_come) if device is None else (STAND_IN_NOTE.format(device=model.name),),
     )
+
+
+def _budget_notes(to_come: StateToCome) -> tuple[str, ...]:
+    notes = []
+    if to_come.bytes:
+        names, size = " and ".join(to_come.names), format_bytes(to_come.bytes)
+        notes.append(f"from memory_budget='auto' went {size} for the state that {names} has yet to take")
+    notes += [
+        f"memory_budget='auto' leaves no room for the state of {name}, which has taken none yet and whose size is not "
+        "known. Try: reserve=..."
+        for name in to_come.unknown
+    ]
+    return tuple(notes)
 
 
 @cache

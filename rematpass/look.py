@@ -108,7 +108,8 @@ def _trace(
 
     def stop_at_joint_graph(gm: fx.GraphModule, inputs: Sequence[Any]) -> Callable[..., Any]:
         with errors_pass():
-            settings = make_settings(options, device_type(inputs), plan_topic(gm, inputs, options), device=target)
+            topic = plan_topic(gm, inputs, options)
+            settings = make_settings(options, device_type(inputs), topic, device=target, inputs=inputs)
         if target is not None:
             torch_compat.use_modes_of(inputs)
         if settings.device_type not in (None, "cpu"):
