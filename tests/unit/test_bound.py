@@ -55,7 +55,7 @@ def test_no_plan_beats_the_bound(program):
     if sum(not b for b in program.is_backward) > 6:
         return
     bound, moments = bound_of(program), backward_ops(program)
-    for peak, extra in every_plan(program):
+    for peak, extra in set(every_plan(program)):  # thousands of plans, few pairs
         assert bound.extra_ns_at(peak, moments) <= extra
         assert bound.peak_bytes <= peak
 
