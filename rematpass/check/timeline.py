@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
+from itertools import pairwise
 
 from ..errors import SplitError
 from ..solve.program import Kind, Program, Schedule
@@ -147,6 +148,8 @@ class _Half:
         """Bytes while each op runs; the storages in `held` outlive the half."""
         sources = self._fuse(held) if self._program.is_fusing else {}
         self._find_ends(held)
+        if self._fuse_drawn(sources):
+            self._find_ends(held)
         freed = [0] * (len(self._ops) + 1)
         live = 0
         for storage in self._storages:
@@ -184,6 +187,21 @@ class _Half:
             storage.is_heavy = storage.is_heavy and storage.is_fused
         return {i: reads for i, reads in ultimate.items() if not self._storages[i].is_fused}
 
+    def _fuse_drawn(self, sources: dict[int, set[Load]]) -> bool:
+        """Mark random numbers that only the kernel right behind them reads, one each; says whether there are any."""
+        kernels = [i for i, storage in enumerate(self._storages) if storage.born >= 0 and not storage.is_fused]
+        found = []
+        for i, following in pairwise(kernels):
+            drawn, reader = self._storages[i], self._storages[following]
+            ways = {way for s, way in sources.get(following, ()) if s == i}
+            is_only_reader = ways == {()} and drawn.needed_until == reader.born
+            is_as_long = 4 * reader.size in [width * drawn.size for width in (1, 2, 4, 8)]
+            if self._program.is_drawn[drawn.op] and is_only_reader and is_as_long:
+                found.append(drawn)
+        for drawn in found:
+            drawn.is_fused = True
+        return bool(found)
+
     def _find_ends(self, held: set[int | None]) -> None:
         """The last moment each storage is read; a fused result is read when its readers run."""
         end = len(self._ops)
@@ -199,5 +217,6 @@ class _Half:
             return 0
         new = self._storages[made]
         askew = {s for s, way in sources[made] if way}
-        dying = (self._storages[s] for s, way in sources[made] if not way and s not in askew)
+        straight = (self._storages[s] for s, way in sources[made] if not way and s not in askew)
+        dying = (s for s in straight if not s.is_fused)
         return new.size if any(s.needed_until == new.born and s.size == new.size for s in dying) else 0

@@ -4,13 +4,14 @@ In: a `Program` and a `Schedule`. Out: `Timeline`, byte-exact for its model of t
 
 Model of a fusing executor (Inductor's lowering, torch 2.13, `graph.py` and `ir.py`): a pointwise result is computed
 inside its readers unless something needs it in memory - an op that is not generated (matmul, convolution, attention),
-the graph's output, several uses of an expensive function or of many inputs - or it is random numbers. Its own inputs
-then live until those readers have run. A pointwise result may take over a dying input of the same size that it reads
-element for element. An executor that does not fuse stores everything.
+the graph's output, several uses of an expensive function or of many inputs - or it is random numbers that not only the
+very next kernel reads. Its own inputs then live until those readers have run. A pointwise result may take over a dying
+input of the same size that it reads element for element. An executor that does not fuse stores everything.
 """
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Iterable, Sequence, Set
 from dataclasses import dataclass
 
@@ -158,9 +159,15 @@ def _find_lives(program: Program, trace: Trace, final: IntArray, free: IntArray 
         return Lives(size, np.ones(count, dtype=bool), np.arange(count), end, taken)
     is_stored, sources = _find_stored(program, trace, is_final)
     runs_at, end = _find_ends(trace, is_stored, is_final)
+    passing = _find_passing(program, trace, size, is_stored, sources, end) if True in program.is_drawn else []
+    if passing:
+        is_stored[passing] = False
+        runs_at, end = _find_ends(trace, is_stored, is_final)
     for i, read in sources.items():
         same = size[i]
-        if is_stored[i] and same and any(end[d] == i and size[d] == same for d in _straight(read, count + 1)):
+        if not is_stored[i] or not same:
+            continue
+        if any(end[d] == i and size[d] == same and is_stored[d] for d in _straight(read, count + 1)):
             taken[i] = same
     return Lives(size, is_stored, runs_at, end, taken)
 
@@ -215,6 +222,31 @@ def _find_stored(
     is_stored = np.ones(count, dtype=bool)
     is_stored[list(fused)] = False
     return is_stored, sources
+
+
+def _find_passing(
+    program: Program,
+    trace: Trace,
+    size: IntArray,
+    is_stored: BoolArray,
+    sources: dict[int, Sequence[int] | Set[int]],
+    end: IntArray,
+) -> list[int]:
+    """Random numbers whose only reader is the very next kernel, as long as they are: the two become one kernel."""
+    kernels = np.flatnonzero(is_stored & (trace.root == np.arange(len(trace.ops))))
+    kernels = kernels[kernels >= trace.given]
+    found = []
+    for i, reader in itertools.pairwise(kernels.tolist()):
+        if program.is_drawn[trace.ops[i]] and end[i] == reader and reader in sources:
+            is_read = i in _straight(sources[reader], len(trace.ops) + 1)
+            if is_read and _is_as_long(int(size[i]), int(size[reader])):
+                found.append(i)
+    return found
+
+
+def _is_as_long(drawn_bytes: int, result_bytes: int) -> bool:
+    """Whether a result of 1, 2, 4 or 8 bytes an element may have one for each random number of 4 bytes."""
+    return 4 * result_bytes in (drawn_bytes, 2 * drawn_bytes, 4 * drawn_bytes, 8 * drawn_bytes)
 
 
 def _straight(loads: Sequence[int] | Set[int], width: int) -> Iterable[int]:

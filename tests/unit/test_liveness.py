@@ -232,3 +232,30 @@ def test_without_fusion_nothing_needs_a_mark():
     schedule = Schedule(forward_sequence(program), ())
     assert find_handed_over(program, schedule) == (frozenset(), frozenset())
     assert find_handed_over(replace(program, is_fusing=True), schedule) == ({1}, frozenset())
+
+
+class TestRandomNumbers:
+    """40 numbers of 4 bytes; `mask` has a byte for each."""
+
+    def live(self, *, is_read_twice=False, is_between=False, mask_size=40):
+        b = Builder()
+        x = b.add(EXTERN, b.given(160), size=160)
+        drawn = b.add(POINTWISE, b.given(8), size=160, is_drawn=True)
+        if is_between:
+            b.add(EXTERN, x, size=8)
+        mask = b.add(POINTWISE, drawn, x, size=mask_size)
+        y = b.add(EXTERN, mask, size=8)
+        z = b.add(POINTWISE, drawn, size=160) if is_read_twice else y
+        program = b.finish([y, z], [], is_fusing=True)
+        moments = simulate(program, Schedule(tuple(range(len(program))), ())).forward_bytes
+        return [live - program.static_bytes for live in moments]
+
+    def test_the_next_kernel_draws_what_it_alone_reads(self):
+        assert self.live() == [160, 160, 200, 48]
+
+    def test_others_read_them_from_memory(self):
+        assert self.live(is_read_twice=True)[1:3] == [320, 360]
+        assert self.live(is_between=True)[1:4] == [320, 328, 360]
+
+    def test_a_kernel_of_another_length_does_not_draw_them(self):
+        assert self.live(mask_size=20)[1:3] == [320, 340]
