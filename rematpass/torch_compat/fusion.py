@@ -41,7 +41,23 @@ def guarded_choices(room_bytes: int) -> Any:
             # Neighbours of which one reads the other: what is between them need not be stored.
             return bool(may) and guard.allows(scheduler, node1, node2, nearest=1)
 
+        @staticmethod
+        def score_fusion(scheduler: Any, node1: Any, node2: Any) -> Any:
+            # Before others, which could put the two out of each other's reach.
+            return (_vanishes(node1, node2), InductorChoices.score_fusion(scheduler, node1, node2))
+
     return GuardedChoices()
+
+
+def _vanishes(earlier: Any, later: Any) -> bool:
+    """Whether fusing takes all that the earlier kernel writes out of memory: only its successor reads it.
+
+    Random numbers are planned so (`solve.liveness`): they must not stay because their reader was fused first.
+    """
+    if earlier.max_order + 1 != later.min_order or earlier.is_reduction():
+        return False
+    own = {*earlier.get_operation_names(), *later.get_operation_names()}
+    return all(user.get_name() in own for buffer in earlier.get_outputs() for user in buffer.users)
 
 
 @contextlib.contextmanager
@@ -79,7 +95,9 @@ class _FusionGuard:
         self._size: dict[str, int] = {}
 
     def allows(self, scheduler: Any, node1: Any, node2: Any, *, nearest: int) -> bool:
-        """Whether two kernels may become one; up to `nearest` places apart they may always."""
+        """Whether two kernels may become one; up to `nearest` places apart they may always, or if memory falls."""
+        if _vanishes(node1, node2):
+            return True
         low = min(node1.min_order, node2.min_order)
         high = max(node1.max_order, node2.max_order)
         if high - low <= nearest or high - low > FUSION_REACH:
