@@ -28,7 +28,7 @@ from .pipeline import Settings, needs_plan, plan_and_split, room_beside_inputs
 from .plan_types import Plan
 from .ranks import compare_plans
 from .store import PlanStore
-from .verify import verified
+from .verify import Listener, verified
 
 logger = logging.getLogger(__name__)
 
@@ -150,6 +150,24 @@ def rematpass(
     """
     with errors_pass():
         parsed = parse_options(options, mode=mode, inductor_keys=torch_compat.inductor_keys())
+    return compile_graph(gm, example_inputs, parsed)
+
+
+def compile_graph(
+    gm: fx.GraphModule, example_inputs: Sequence[Any], parsed: Options, listener: Listener | None = None
+) -> Callable[..., Any]:
+    """The backend with its options read.
+
+    Args:
+        gm: the graph dynamo captured.
+        example_inputs: its inputs.
+        parsed: what was asked.
+        listener: told of the step that `verify` measures, in place of the log.
+
+    Raises:
+        RematError: as the backend does.
+    """
+    with errors_pass():
         topic = plan_topic(gm, example_inputs, parsed)
         settings = _with_names(make_settings(parsed, device_type(example_inputs), topic), gm)
     patches = compile_patches(parsed, Partitioner(settings, parsed.on_error, is_guarded=True))
@@ -161,7 +179,7 @@ def rematpass(
     made = [_numbered(plan, len(plans) + i) for i, plan in enumerate(made)]
     plans += made
     if parsed.verify and made:
-        return verified(compiled, made, example_inputs)
+        return verified(compiled, made, example_inputs, listener)
     return compiled
 
 

@@ -1,7 +1,7 @@
 """Is the plan kept? One real step of a compiled graph, measured and compared.
 
-In: a compiled graph and its plan. Out: the same graph, and once one line in the log, or a warning. Never changes
-what is computed.
+In: a compiled graph and its plan. Out: the same graph, and once one line in the log, or a warning, or a record for
+whoever asked. Never changes what is computed.
 """
 
 from __future__ import annotations
@@ -15,36 +15,40 @@ import torch
 
 from . import torch_compat
 from .check.step_meter import StepMeter, make_meter
+from .check.verdict import Measurement, measured
 from .plan_types import Plan
-from .report.sizes import format_bytes
+from .report.sizes import format_bytes, format_range
 
 logger = logging.getLogger(__name__)
 
 # The first step may compile, tune kernels, and fill caches. Steps whose backward never runs are not tried for ever.
 FIRST_STEP, LAST_STEP = 2, 8
-# What Inductor may add without anybody's fault: rounding of blocks, scratch that no prediction knows.
-TOLERANCE = 1.01
 # How far above a compiled graph's backward one of its results may be: views of results.
 _DEPTH = 3
 
+Listener = Callable[[Measurement], object]
 
-def verified(compiled: Callable[..., Any], plans: Sequence[Plan], inputs: Iterable[object]) -> Callable[..., Any]:
-    """`compiled`, which measures one of its steps, once."""
+
+def verified(
+    compiled: Callable[..., Any], plans: Sequence[Plan], inputs: Iterable[object], listener: Listener | None = None
+) -> Callable[..., Any]:
+    """`compiled`, which measures one of its steps, once, and tells `listener`; the log when None."""
     if len(plans) > 1:
         logger.info("rematpass: %s and what is inside it are not verified one by one", plans[0].graph_name)
         return compiled
     types = {i.device for i in inputs if isinstance(i, torch.Tensor)}
     device = next((d for d in types if d.type == "cuda"), torch.device("cpu"))
-    return Verified(compiled, plans[0], device)
+    return Verified(compiled, plans[0], device, listener or _report)
 
 
 class Verified:
     """A compiled graph that measures one training step of its own, the second or one of the next few."""
 
-    def __init__(self, compiled: Callable[..., Any], plan: Plan, device: torch.device) -> None:
+    def __init__(self, compiled: Callable[..., Any], plan: Plan, device: torch.device, listener: Listener) -> None:
         self._compiled = compiled
         self._plan = plan
         self._device = device
+        self._listener = listener
         self._steps = 0
         self._is_done = False
         self._open: StepMeter | None = None
@@ -94,27 +98,25 @@ class Verified:
                 handle.remove()
             if is_begun and self._open is meter:  # else another thread's forward took it for a failed one
                 self._is_done, self._open = True, None
-                least, most = (self._plan.static_bytes + peak for peak in meter.end_backward())
-                _report(self._plan, least, most)
+                self._listener(measured(self._plan, *meter.end_backward()))
 
         handles += [node.register_prehook(before), node.register_hook(after)]
 
 
-def _report(plan: Plan, least_bytes: int, most_bytes: int) -> None:
+def _report(found: Measurement) -> None:
     """One line in the log if the budget was kept, as far as can be known; else a warning."""
-    predicted = f"(predicted {format_bytes(plan.peak_bytes)})"
-    least, most = format_bytes(least_bytes), format_bytes(most_bytes)
-    measured = f"rematpass: {plan.graph_name}: measured {most if least == most else f'{least} to {most}'}"
-    if plan.budget_bytes is None:
-        logger.info("%s %s", measured, predicted)
+    predicted = f"(predicted {format_bytes(found.predicted_bytes)})"
+    words = f"rematpass: {found.graph_name}: measured {format_range(found.least_bytes, found.most_bytes)}"
+    if found.budget_bytes is None:
+        logger.info("%s %s", words, predicted)
         return
-    measured = f"{measured} of {format_bytes(plan.budget_bytes)} {predicted}"
-    if least_bytes <= TOLERANCE * plan.budget_bytes:
-        logger.info("%s", measured)
+    words = f"{words} of {format_bytes(found.budget_bytes)} {predicted}"
+    if found.is_kept:
+        logger.info("%s", words)
         return
-    lower = max(1, 2 * plan.budget_bytes - least_bytes)
+    lower = max(1, 2 * found.budget_bytes - found.least_bytes)
     warnings.warn(
-        f"{measured}, which is over budget. Try: memory_budget={lower}, which leaves room for the difference",
+        f"{words}, which is over budget. Try: memory_budget={lower}, which leaves room for the difference",
         stacklevel=2,
     )
 

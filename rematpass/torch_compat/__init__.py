@@ -24,6 +24,7 @@ from .compiler import (
     inductor_keys,
     mode_patches,
     outside_tracing,
+    register_backend,
     tracing_state,
 )
 from .fakes import (
@@ -103,6 +104,7 @@ __all__ = [
     "outside_tracing",
     "plain_partition",
     "python_version",
+    "register_backend",
     "side_tag",
     "storage_key",
     "tensor_places",
