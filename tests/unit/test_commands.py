@@ -157,7 +157,7 @@ def test_a_report_is_one_file_without_a_network(capsys):
     code, out, _ = run(capsys, "report", *MODEL, "--count", "2", "--out", "r.html")
     assert (code, out) == (0, "report: r.html\n")
     text = Path("r.html").read_text()
-    assert "http" not in text
+    assert "://" not in text
     assert run(capsys, "plan", *MODEL, "--save", "p.json")[0] == 0
     assert run_json(capsys, "report", "p.json", "--out", "q.html") == (0, {"path": "q.html"})
     assert '"curve":[]' in Path("q.html").read_text()
