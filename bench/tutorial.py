@@ -1,9 +1,9 @@
 """The commands of docs/tutorial.md, run anew, with what they print.
 
-In: the page. Out: the same page with the output of every command replaced, and the pictures it shows. Never writes a
-word of its own.
+In: the page. Out: the same page with the output of every command replaced, and the pictures it shows: those that the
+commands draw, and of each HTML page that they write what a browser shows of it. Never writes a word of its own.
 
-    python -m bench.tutorial            rewrite docs/tutorial.md
+    python -m bench.tutorial            rewrite docs/tutorial.md and docs/pictures; needs a Chromium
     python -m bench.tutorial --check    say whether the commands still end as the page says
 """
 
@@ -17,6 +17,8 @@ import subprocess
 import sys
 import tempfile
 from pathlib import Path
+
+from .screenshot import EXIT_REFUSED, MISSING, find_browser, take_picture
 
 ROOT = Path(__file__).parents[1]
 PAGE = ROOT / "docs/tutorial.md"
@@ -48,7 +50,7 @@ def _run(command: str, folder: Path) -> str:
     lines = [
         line[:_WIDTH].rstrip() for line in (done.stdout + (done.stderr if done.returncode == 2 else "")).splitlines()
     ]
-    if len(lines) > _HEAD + _TAIL:
+    if len(lines) > _HEAD + _TAIL + 1:
         lines = [*lines[:_HEAD], f"... {len(lines) - _HEAD - _TAIL} lines ...", *lines[-_TAIL:]]
     if done.returncode:
         lines.append(f"(exit code {done.returncode})")
@@ -69,6 +71,9 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--check", action="store_true", help="write nothing; fail where an exit code differs")
     arguments = parser.parse_args()
+    if not arguments.check and find_browser() is None:
+        print(f"bench.tutorial: error: {MISSING}", file=sys.stderr)
+        sys.exit(EXIT_REFUSED)
     old = PAGE.read_text()
     with tempfile.TemporaryDirectory() as name:
         new = run_page(old, Path(name))
@@ -78,6 +83,8 @@ def main() -> None:
         PICTURES.mkdir(exist_ok=True)
         for picture in Path(name).glob("*.png"):
             shutil.copy(picture, PICTURES / picture.name)
+        for page in Path(name).glob("*.html"):
+            take_picture(page, PICTURES / f"{page.stem}.png")
     PAGE.write_text(new)
 
 

@@ -30,7 +30,7 @@ from .pipeline import Settings, needs_plan, plan_and_split, room_beside_inputs
 from .plan_types import Plan
 from .ranks import compare_plans
 from .store import PlanStore
-from .verify import verified
+from .verify import Listener, Remedy, verified
 
 logger = logging.getLogger(__name__)
 
@@ -152,6 +152,24 @@ def rematpass(
     """
     with errors_pass():
         parsed = parse_options(options, mode=mode, inductor_keys=torch_compat.inductor_keys())
+    return compile_graph(gm, example_inputs, parsed)
+
+
+def compile_graph(
+    gm: fx.GraphModule, example_inputs: Sequence[Any], parsed: Options, listener: Listener | None = None
+) -> Callable[..., Any]:
+    """The backend with its options read.
+
+    Args:
+        gm: the graph dynamo captured.
+        example_inputs: its inputs.
+        parsed: what was asked.
+        listener: told of the step that `verify` measures, in place of the log.
+
+    Raises:
+        RematError: as the backend does.
+    """
+    with errors_pass():
         topic = plan_topic(gm, example_inputs, parsed)
         settings = _with_names(make_settings(parsed, device_type(example_inputs), topic, inputs=example_inputs), gm)
     step = _Step(parsed, settings, topic, torch_compat.current_compile_wrapper())
@@ -169,7 +187,8 @@ def rematpass(
         return compiled, made[0]
 
     again = None if later is None else functools.partial(plan_again, later)
-    return verified(compiled, made, example_inputs, lessons, again)
+    remedy = None if lessons is None else Remedy(lessons, again)
+    return verified(compiled, made, example_inputs, listener, remedy)
 
 
 class _Step:

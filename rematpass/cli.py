@@ -12,7 +12,7 @@ import sys
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
-from .commands import looking, planning
+from .commands import looking, planning, verifying
 from .errors import RematError
 from .report.doctor import find_version
 
@@ -78,6 +78,7 @@ def make_parser() -> argparse.ArgumentParser:
     commands = parser.add_subparsers(title="commands", metavar="COMMAND", required=True)
     _add_demo(commands)
     planning.add_commands(commands)
+    verifying.add_commands(commands)
     looking.add_commands(commands)
     _add_doctor(commands)
     return parser

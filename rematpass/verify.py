@@ -1,7 +1,8 @@
 """Is the plan kept? One real step of a compiled graph, measured and compared.
 
-In: a compiled graph and its plan. Out: the same graph, and once one line in the log, or a warning; over budget, what
-was learned is noted, and the next step follows a new plan. Never changes what is computed.
+In: a compiled graph and its plan. Out: the same graph, and once one line in the log, or a warning, or a record for
+whoever asked; over budget, what was learned is noted, and the next step follows a new plan. Never changes what is
+computed.
 """
 
 from __future__ import annotations
@@ -9,35 +10,44 @@ from __future__ import annotations
 import logging
 import warnings
 from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import torch
 
 from . import torch_compat
 from .check.step_meter import StepMeter, make_meter
+from .check.verdict import Measurement, measured
 from .lessons import Lessons
 from .plan_types import Plan
-from .report.sizes import format_bytes
+from .report.sizes import format_bytes, format_range
 
 logger = logging.getLogger(__name__)
 
 # The first step may compile, tune kernels, and fill caches. Steps whose backward never runs are not tried for ever.
 FIRST_STEP, LAST_STEP = 2, 8
-# What Inductor may add without anybody's fault: rounding of blocks, scratch that no prediction knows.
-TOLERANCE = 1.01
 # How far above a compiled graph's backward one of its results may be: views of results.
 _DEPTH = 3
 
+Listener = Callable[[Measurement], object]
 PlanAgain = Callable[[int], tuple[Callable[..., Any], Plan]]
 """From bytes measured above the prediction to the graph compiled anew, and its plan, which leaves room for them."""
+
+
+@dataclass(frozen=True)
+class Remedy:
+    """What to do over budget: where the excess is noted, and how the graph is planned again, if it can be."""
+
+    lessons: Lessons
+    again: PlanAgain | None
 
 
 def verified(
     compiled: Callable[..., Any],
     plans: Sequence[Plan],
     inputs: Iterable[object],
-    lessons: Lessons | None = None,
-    again: PlanAgain | None = None,
+    listener: Listener | None = None,
+    remedy: Remedy | None = None,
 ) -> Callable[..., Any]:
     """`compiled`, which measures one of its steps, once.
 
@@ -45,15 +55,15 @@ def verified(
         compiled: a compiled graph.
         plans: what it follows, inner graphs included.
         inputs: of a call; they tell the device.
-        lessons: where an excess is noted; None where nobody may learn from it.
-        again: compiles the graph anew; None where that cannot be.
+        listener: told of the measured step; the log when None.
+        remedy: for a step over budget; None where its plan must stay.
     """
     if len(plans) > 1:
         logger.info("rematpass: %s and what is inside it are not verified one by one", plans[0].graph_name)
         return compiled
     types = {i.device for i in inputs if isinstance(i, torch.Tensor)}
     device = next((d for d in types if d.type == "cuda"), torch.device("cpu"))
-    return Verified(compiled, plans[0], device, lessons, again)
+    return Verified(compiled, plans[0], device, listener or _report, remedy)
 
 
 class Verified:
@@ -67,15 +77,15 @@ class Verified:
         compiled: Callable[..., Any],
         plan: Plan,
         device: torch.device,
-        lessons: Lessons | None = None,
-        again: PlanAgain | None = None,
+        listener: Listener,
+        remedy: Remedy | None = None,
     ) -> None:
         self._compiled = compiled
+        self._remedy = remedy
+        self._excess_bytes = 0
         self._plan = plan
         self._device = device
-        self._lessons = lessons
-        self._again = again
-        self._excess_bytes = 0
+        self._listener = listener
         self._steps = 0
         self._is_done = False
         self._open: StepMeter | None = None
@@ -127,29 +137,30 @@ class Verified:
                 handle.remove()
             if is_begun and self._open is meter:  # else another thread's forward took it for a failed one
                 self._is_done, self._open = True, None
-                self._judge(*(self._plan.static_bytes + peak for peak in meter.end_backward()))
+                self._judge(measured(self._plan, *meter.end_backward()))
 
         handles += [node.register_prehook(before), node.register_hook(after)]
 
-    def _judge(self, least_bytes: int, most_bytes: int) -> None:
-        """Say what was measured; over budget, learn from it."""
-        if is_kept(self._plan, least_bytes):
-            self._again = None  # and with it the graph
-            _report(self._plan, least_bytes, most_bytes)
-            return
-        excess = least_bytes - self._plan.peak_bytes
-        if self._lessons is not None:
-            self._lessons.note(excess)
-        may_shrink = self._again is not None and self._plan.peak_bytes > self._plan.smallest_peak_bytes
-        self._excess_bytes = excess if may_shrink else 0
-        _report(self._plan, least_bytes, most_bytes, is_planned_again=may_shrink)
+    def _judge(self, found: Measurement) -> None:
+        """Tell what was measured; over budget, learn from it first."""
+        remedy, self._remedy = self._remedy, None  # and with it the graph
+        if remedy is not None and not found.is_kept:
+            excess = found.least_bytes - found.predicted_bytes
+            remedy.lessons.note(excess)
+            if remedy.again is not None and self._plan.peak_bytes > self._plan.smallest_peak_bytes:
+                self._remedy, self._excess_bytes = remedy, excess
+                logger.warning("%s, which is over budget; the next step follows a new plan", _in_words(found))
+                return
+        self._listener(found)
 
     def _plan_again(self) -> None:
         """Compile the graph anew with what was learned; its first steps are measured as those of the old one were."""
-        again, excess, self._again, self._excess_bytes = self._again, self._excess_bytes, None, 0
-        assert again is not None, "an excess is noted only where planning again is possible"
+        remedy, excess, self._excess_bytes = self._remedy, self._excess_bytes, 0
+        assert remedy is not None, "an excess is noted only where there is a remedy"
+        assert remedy.again is not None, "and planning again possible"
+        self._remedy = Remedy(remedy.lessons, None)
         try:
-            self._compiled, self._plan = again(excess)
+            self._compiled, self._plan = remedy.again(excess)
         except Exception as error:  # the step that is there is right, and better than none
             warnings.warn(
                 f"rematpass: {self._plan.graph_name} could not be planned again and stays over budget: {error}",
@@ -163,29 +174,21 @@ class Verified:
         )
 
 
-def is_kept(plan: Plan, measured_bytes: int) -> bool:
-    """Whether a measured peak is within the plan's budget."""
-    return plan.budget_bytes is None or measured_bytes <= TOLERANCE * plan.budget_bytes
+def _in_words(found: Measurement) -> str:
+    budget = "" if found.budget_bytes is None else f" of {format_bytes(found.budget_bytes)}"
+    size = format_range(found.least_bytes, found.most_bytes)
+    predicted = format_bytes(found.predicted_bytes)
+    return f"rematpass: {found.graph_name}: measured {size}{budget} (predicted {predicted})"
 
 
-def _report(plan: Plan, least_bytes: int, most_bytes: int, *, is_planned_again: bool = False) -> None:
-    """One line in the log if the budget was kept, as far as can be known, or soon will be; else a warning."""
-    predicted = f"(predicted {format_bytes(plan.peak_bytes)})"
-    least, most = format_bytes(least_bytes), format_bytes(most_bytes)
-    measured = f"rematpass: {plan.graph_name}: measured {most if least == most else f'{least} to {most}'}"
-    if plan.budget_bytes is None:
-        logger.info("%s %s", measured, predicted)
+def _report(found: Measurement) -> None:
+    """One line in the log if the budget was kept, as far as can be known; else a warning."""
+    if found.budget_bytes is None or found.is_kept:
+        logger.info("%s", _in_words(found))
         return
-    measured = f"{measured} of {format_bytes(plan.budget_bytes)} {predicted}"
-    if is_kept(plan, least_bytes):
-        logger.info("%s", measured)
-        return
-    if is_planned_again:
-        logger.warning("%s, which is over budget; the next step follows a new plan", measured)
-        return
-    lower = max(1, 2 * plan.budget_bytes - least_bytes)
+    lower = max(1, 2 * found.budget_bytes - found.least_bytes)
     warnings.warn(
-        f"{measured}, which is over budget. Try: memory_budget={lower}, which leaves room for the difference",
+        f"{_in_words(found)}, which is over budget. Try: memory_budget={lower}, which leaves room for the difference",
         stacklevel=2,
     )
 

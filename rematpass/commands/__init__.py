@@ -1,1 +1,1 @@
-"""Commands that plan: plan, explain, frontier, plot, diff, max-size, devices."""
+"""Commands that plan, measure and look: plan, explain, frontier, plot, report, max-size, verify, diff, devices."""

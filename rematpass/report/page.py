@@ -68,6 +68,7 @@ def _data(plan: Plan, curve: Curve | None, title: str) -> dict[str, Any]:
         "notes": list(plan.notes),
         "peak_bytes": plan.peak_bytes,
         "peak_position": plan.peak_position,
+        "percent": 100 * plan.recompute_fraction,
         "budget_bytes": plan.budget_bytes,
         "timeline": _timeline(plan),
         "curve": [] if curve is None else _points(curve),

@@ -45,7 +45,7 @@ def plot_timeline(plan: Plan, path: str | Path) -> Path:
     axes.set_xlabel("ops in the order they run")
     axes.set_ylabel(f"live memory, {unit}")
     axes.set_xlim(0, max(1, len(plan.timeline) - 1))
-    axes.set_ylim(0, 1.25 * max(plan.peak_bytes, plan.budget_bytes or 0) / scale)
+    axes.set_ylim(0, 1.4 * max(plan.peak_bytes, _drawn_budget(plan) or 0) / scale)  # the legend is above the peak
     handles, labels = axes.get_legend_handles_labels()
     axes.legend(handles[::-1], labels[::-1], fontsize=6, loc="upper left", ncols=2)
     write_figure(figure, Path(path))
@@ -56,8 +56,9 @@ def _mark(axes: Any, plan: Plan, scale: int) -> None:
     """The border between forward and backward, the budget, the peak."""
     border = sum(point.phase == "forward" for point in plan.timeline)
     axes.axvline(border - 0.5, color="black", linewidth=0.6, linestyle=":")
-    if plan.budget_bytes is not None and plan.budget_bytes < 2 * plan.peak_bytes:
-        axes.axhline(plan.budget_bytes / scale, color="#c03020", linewidth=0.8, linestyle="--", label="budget")
+    budget_bytes = _drawn_budget(plan)
+    if budget_bytes is not None:
+        axes.axhline(budget_bytes / scale, color="#c03020", linewidth=0.8, linestyle="--", label="budget")
     point = plan.timeline[plan.peak_position]
     words = f"peak {format_bytes(point.live_bytes)}, {point.phase}: {point.op}"
     at = (plan.peak_position, point.live_bytes / scale)
@@ -65,6 +66,12 @@ def _mark(axes: Any, plan: Plan, scale: int) -> None:
     axes.plot(*at, "v", color="#c03020", markersize=6)
     side = "right" if is_right else "left"
     axes.annotate(words, at, textcoords="offset points", xytext=(0, 7), fontsize=7, ha=side, color="#c03020")
+
+
+def _drawn_budget(plan: Plan) -> int | None:
+    """A budget far above the peak would only make the picture flat."""
+    budget_bytes = plan.budget_bytes
+    return budget_bytes if budget_bytes is not None and budget_bytes < 2 * plan.peak_bytes else None
 
 
 def _colours(labels: list[str]) -> list[str]:

@@ -18,3 +18,13 @@ def format_bytes(size_bytes: int) -> str:
         if abs(size_bytes) >= scale:
             return f"{size_bytes / scale:.1f} {unit}"
     return f"{size_bytes} B"
+
+
+def format_range(least_bytes: int, most_bytes: int) -> str:
+    """One size where both read the same, else both.
+
+    >>> format_range(2**20, 2**20 + 1), format_range(2**20, 2**21)
+    ('1.0 MiB', '1.0 MiB to 2.0 MiB')
+    """
+    least, most = format_bytes(least_bytes), format_bytes(most_bytes)
+    return least if least == most else f"{least} to {most}"

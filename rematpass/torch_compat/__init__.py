@@ -25,6 +25,7 @@ from .compiler import (
     inductor_keys,
     mode_patches,
     outside_tracing,
+    register_backend,
     tracing_state,
     uses_cuda_graphs,
 )
@@ -108,6 +109,7 @@ __all__ = [
     "outside_tracing",
     "plain_partition",
     "python_version",
+    "register_backend",
     "side_tag",
     "storage_key",
     "tensor_places",

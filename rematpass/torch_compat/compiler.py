@@ -55,6 +55,13 @@ def compile_fx(
     return cast("Callable[..., Any]", inductor(gm, list(inputs), inner_compile=inner, config_patches=patches))
 
 
+def register_backend(name: str, backend: Callable[..., Any]) -> None:
+    """Let `torch.compile(backend=name)` find `backend`, whatever an installed package says; once (2.11-2.15)."""
+    from torch._dynamo import register_backend as register
+
+    register(functools.partial(backend), name)  # it writes tags on what it gets
+
+
 def inductor_keys() -> Collection[str]:
     """The names of Inductor's options (2.11-2.15)."""
     from torch._inductor import config

@@ -10,6 +10,7 @@ from torch.nn import functional
 
 import rematpass
 from rematpass import verify
+from rematpass.check import verdict
 from rematpass.check.measure import storage_bytes
 from rematpass.lessons import Lessons
 from rematpass.torch_compat import is_profiling, uses_cuda_graphs
@@ -68,7 +69,7 @@ def test_the_second_step_is_measured_and_says_one_line(share, caplog):
 def test_it_measures_what_a_profile_of_the_step_shows(is_held, monkeypatch):
     """Also where the loss is not compiled: its own memory is not the graph's."""
     found = []
-    monkeypatch.setattr(verify, "_report", lambda plan, *measured: found.append(measured))
+    monkeypatch.setattr(verify, "_report", lambda measured: found.append((measured.least_bytes, measured.most_bytes)))
     model, x, compiled = compile_layers(0.5)
 
     def step(waste):
@@ -124,7 +125,7 @@ def test_a_forward_that_fails_leaves_nothing_behind():
 
     model, x, compiled = compile_layers(0.5)
     train(model, compiled, x, 1)
-    broken = verify.Verified(fail, rematpass.plans(compiled)[0], torch.device("cpu"))
+    broken = verify.Verified(fail, rematpass.plans(compiled)[0], torch.device("cpu"), print)
     for _ in range(3):
         with pytest.raises(RuntimeError, match="out of memory"):
             broken(x)
@@ -246,7 +247,7 @@ def test_over_the_budget_the_step_is_planned_again_and_that_is_remembered(caplog
 
 def test_where_nothing_smaller_exists_it_is_a_warning_with_both_figures(monkeypatch, tmp_path):
     monkeypatch.setenv("REMATPASS_CACHE_DIR", str(tmp_path))
-    monkeypatch.setattr(verify, "TOLERANCE", 0.5)
+    monkeypatch.setattr(verdict, "TOLERANCE", 0.5)
     model, x, compiled = compile_layers(0.0)
     with pytest.warns(UserWarning, match=r"graph 0: measured .* MiB of .* MiB \(predicted .*over budget. Try: mem"):
         train(model, compiled, x, 3)

@@ -52,7 +52,9 @@ def run_json(capsys, *argv: str):
     return code, json.loads(out)
 
 
-@pytest.mark.parametrize("command", ["plan", "explain", "frontier", "plot", "report", "max-size", "devices", "diff"])
+@pytest.mark.parametrize(
+    "command", ["plan", "explain", "frontier", "plot", "report", "max-size", "verify", "devices", "diff"]
+)
 def test_help_has_examples_and_exit_codes(command, capsys):
     with pytest.raises(SystemExit) as exit_info:
         cli.main([command, "--help"])
@@ -155,7 +157,7 @@ def test_a_report_is_one_file_without_a_network(capsys):
     code, out, _ = run(capsys, "report", *MODEL, "--count", "2", "--out", "r.html")
     assert (code, out) == (0, "report: r.html\n")
     text = Path("r.html").read_text()
-    assert "http" not in text
+    assert "://" not in text
     assert run(capsys, "plan", *MODEL, "--save", "p.json")[0] == 0
     assert run_json(capsys, "report", "p.json", "--out", "q.html") == (0, {"path": "q.html"})
     assert '"curve":[]' in Path("q.html").read_text()
@@ -196,6 +198,7 @@ def test_devices(capsys):
         (["explain", "tiny.py:build", "decoder", "--device", "l4"], "nothing in the plan is called"),
         (["explain", "tiny.py:build", "decoder"], "Nearest modules: 0, 0.up, 1"),
         (["diff", "tiny.py", "tiny.py"], "tiny.py is not loaded"),
+        (["verify", "tiny.py", "tiny.py"], "tiny.py is not loaded"),
         (["plot", *MODEL, "--out", "x.bmp3"], "no image format"),
         (["plot", *MODEL, "--out", "/nowhere/x.png"], "cannot write the plot"),
         (["report", *MODEL, "--out", "/nowhere/r.html"], "there is no folder /nowhere"),

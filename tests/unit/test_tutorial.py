@@ -10,7 +10,7 @@ def test_every_command_exists_and_every_picture_is_there():
     text = PAGE.read_text()
     known = set(make_parser()._subparsers._group_actions[0].choices)
     used = {command.split()[1] for command, _ in exit_codes(text) if command.startswith("rematpass ")}
-    assert {"plan", "explain", "frontier", "plot", "max-size", "diff", "devices"} <= used <= known
+    assert {"plan", "explain", "frontier", "plot", "max-size", "report", "verify", "diff", "devices"} <= used <= known
     pictures = re.findall(r"\]\(pictures/(\S+)\)", text)
     assert pictures
     assert [name for name in pictures if not (PICTURES / name).exists()] == []
