@@ -78,7 +78,9 @@ class _Search:
     def settle(self, point: Point, rows: NDArray[np.int64]) -> None:
         """At one size: choose the highest of `rows` unless something chosen is as high there."""
         units, _ = self._units_between(point, point)
-        values = {row: value - self._shared(row, point) for row, value in zip(rows, self.rows[rows] @ units, strict=True)}
+        values = {
+            row: value - self._shared(row, point) for row, value in zip(rows, self.rows[rows] @ units, strict=True)
+        }
         best = max(values, key=lambda row: (values[row], -row))
         chosen = (self.rows[row] @ units - self._shared(row, point) for row in self.chosen)
         if all(value < values[best] for value in chosen):

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from fractions import Fraction
 from typing import TYPE_CHECKING, Any
 
 from .polynomial import Point, Polynomial
@@ -96,6 +97,9 @@ class Piece:
 
     def as_polynomial(self, ranges: Sequence[range]) -> Polynomial | None:
         """What it is where nothing has to be rounded on the ranges; None where something has."""
+        if all(a.degree == 0 for a in self.arguments):
+            none = (0,) * len(ranges)
+            return Polynomial.of({none: Fraction(self.at(none))})
         if self.function != "round_up":
             return None
         factor, size, block = self.arguments
@@ -119,4 +123,3 @@ def polynomial_to_sympy(polynomial: Polynomial, symbols: Sequence[sympy.Symbol])
             term = term * symbol**exponent
         total = total + term
     return total
-

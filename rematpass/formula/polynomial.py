@@ -31,6 +31,11 @@ class Polynomial:
         """The polynomial with these coefficients."""
         return cls(tuple(sorted((e, c) for e, c in terms.items() if c)))
 
+    @property
+    def degree(self) -> int:
+        """The largest sum of exponents."""
+        return max((sum(exponents) for exponents, _ in self.terms), default=0)
+
     def at(self, point: Point) -> Fraction:
         """Its value."""
         return sum((c * monomial_at(e, point) for e, c in self.terms), Fraction(0))
@@ -58,7 +63,7 @@ class Polynomial:
         return Polynomial.of(total)
 
     def is_multiple_of(self, block: int, ranges: Sequence[range]) -> bool:
-        """Whether every value on the ranges is surely a multiple: with start + step * k for each size, coefficients are.
+        """Whether every value on the ranges is surely a multiple: with start + step * k for a size, coefficients are.
 
         >>> Polynomial.of({(1,): Fraction(4)}).is_multiple_of(512, [range(128, 1024, 128)])
         True
@@ -82,7 +87,10 @@ def _shifted(axis: int, exponent: int, ranges: Sequence[range]) -> Polynomial:
     own = ranges[axis]
     at = [tuple(i if a == axis else 0 for a in range(len(ranges))) for i in range(exponent + 1)]
     return Polynomial.of(
-        {at[i]: Fraction(math.comb(exponent, i) * own.start ** (exponent - i) * own.step**i) for i in range(exponent + 1)}
+        {
+            at[i]: Fraction(math.comb(exponent, i) * own.start ** (exponent - i) * own.step**i)
+            for i in range(exponent + 1)
+        }
     )
 
 

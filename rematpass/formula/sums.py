@@ -17,6 +17,9 @@ if TYPE_CHECKING:
     import sympy
 
 
+NOTHING = Polynomial()
+
+
 @dataclass(frozen=True)
 class ByteSum:
     """Polynomial, plus pieces so many times each, less what is shared.
@@ -27,7 +30,7 @@ class ByteSum:
         shared: (bytes, others): as many bytes less where one of the others is just as large.
     """
 
-    polynomial: Polynomial = Polynomial()
+    polynomial: Polynomial = NOTHING
     pieces: tuple[tuple[Piece, int], ...] = ()
     shared: tuple[tuple[ByteSum, tuple[ByteSum, ...]], ...] = ()
 
@@ -55,9 +58,15 @@ class ByteSum:
 
     def bounds(self, low: Point, high: Point) -> tuple[int, int]:
         """Between these it lies where each size is between `low` and `high`, before anything is shared."""
-        ends = [self.polynomial.bounds(low, high)]
-        ends += [(count * a, count * b) for piece, count in self.pieces for a, b in [piece.bounds(low, high)]]
-        return int(sum(a for a, _ in ends) // 1), int(-(-sum(b for _, b in ends) // 1))
+        least, most = self.polynomial.bounds(low, high)
+        ends = [(count, piece.bounds(low, high)) for piece, count in self.pieces]
+        least += sum(count * a for count, (a, _) in ends)
+        most += sum(count * b for count, (_, b) in ends)
+        return int(least // 1), int(-(-most // 1))
+
+    def scaled(self, factor: int) -> ByteSum:
+        """It so many times; nothing is shared in it."""
+        return ByteSum(self.polynomial.scaled(factor), tuple((piece, count * factor) for piece, count in self.pieces))
 
     def __add__(self, other: ByteSum) -> ByteSum:
         pieces = Counter(dict(self.pieces))
