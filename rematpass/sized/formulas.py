@@ -21,7 +21,7 @@ from ..options import Options
 from ..plan_types import Plan
 from ..report.progress import Tick, open_progress
 from ..solve.liveness import simulate
-from ..solve.program import Decision
+from ..solve.program import Decision, Kind, Program, Schedule
 from .describe import describe_formula
 from .forms import FormError, Forms, name_sizes
 from .sample import Sample, find_difference, take_sample
@@ -124,12 +124,16 @@ class _Looks:
         return self.samples[point]
 
     def _look(self, point: Point) -> Sample:
-        step = self.source.steps.step_at(*point)
         here, there = (name_sizes(self.source.steps.symbols, p) for p in (self.planned, point))
         try:
+            step = self.source.steps.step_at(*point)
             sample = look_at_step(step, self.source.options, lambda *seen: take_sample(point, *seen))
         except RematError as error:
-            raise UntraceableError(f"the step cannot be traced at {there}, as it was at {here}: {error}") from error
+            raise UntraceableError(
+                f"the step cannot be traced at {there}, as it was at {here}: {error}\nTry: a narrower range; or, where "
+                "other dimensions were taken for these, rematpass.plan(model, args=lambda batch, sequence: (...), "
+                f"sizes={dict(self.source.steps.planned)!r})"
+            ) from error
         if point == self.planned:
             self._check_planned(sample)
             return sample
@@ -142,9 +146,14 @@ class _Looks:
         )
 
     def _check_planned(self, sample: Sample) -> None:
-        timeline = simulate(sample.program, self.source.decision.schedule)
-        live = [point.live_bytes for point in self.source.plan.timeline]
-        if [*timeline.forward_bytes, *timeline.backward_bytes] != live:
+        program, schedule = sample.program, self.source.decision.schedule
+        names = dict(enumerate(value.name for value in sample.facts.values))
+        unpaid = (Kind.INPUT, Kind.SYMBOL)
+        ops = (v for v in (*schedule.forward, *schedule.backward) if v >= len(program) or program.kind[v] not in unpaid)
+        executed = [names.get(v) for v in ops]
+        moments = self.source.plan.timeline
+        is_same = executed == [moment.op for moment in moments]
+        if not is_same or _live(program, schedule) != [moment.live_bytes for moment in moments]:
             raise RematError(
                 "the step is not the one that was planned: the model, its mode or its arguments were changed since. "
                 "Try: plan again"
@@ -228,14 +237,19 @@ class _Maker:
         """What the formula says is what is counted, at every position of every sample."""
         source = self.looks.source
         for sample in samples:
-            counted = simulate(sample.program, source.decision.schedule)
-            pairs = zip(timeline.at(sample.point), (*counted.forward_bytes, *counted.backward_bytes), strict=True)
+            counted = _live(sample.program, source.decision.schedule)
+            pairs = zip(timeline.at(sample.point), counted, strict=True)
             wrong = next((i for i, (said, live) in enumerate(pairs) if said != live), None)
             if wrong is not None:
                 raise FormError(
                     f"{source.plan.timeline[wrong].op} has other bytes alive at {name_sizes(symbols, sample.point)} "
                     "than the sums of its tensors: memory is shared in another way there. Try: a narrower range"
                 )
+
+
+def _live(program: Program, schedule: Schedule) -> list[int]:
+    timeline = simulate(program, schedule)
+    return [*timeline.forward_bytes, *timeline.backward_bytes]
 
 
 def _shortened(sample: Sample, count: int) -> Sample:

@@ -60,7 +60,10 @@ MAY_IMPORT = {
     "api": {*BELOW_PIPELINE, "pipeline", "device", "backend", "look", "resize", "sizing", "sized"},
     "__init__": {*BELOW_PIPELINE, "api", "device", "naming", "plan_file", "version"},
     "sources": {*FREE, "stand_in"},
-    "commands": {*BELOW_PIPELINE, "device", "sources", "sizing", "stand_in", "plan_file", "__init__"},
+    "commands": {
+        *BELOW_PIPELINE,
+        *("device", "sources", "sizing", "stand_in", "plan_file", "__init__", "look", "sized", "formula"),
+    },
     "demo": {*BELOW_PIPELINE, "pipeline", "__init__"},
     "cli": {*BELOW_PIPELINE, "pipeline", "backend", "__init__", "demo", "commands"},
     "__main__": {"cli"},
