@@ -92,7 +92,11 @@ def _default(name: str, size: int) -> range:
 
 
 def _whole_step(size: int) -> int:
-    return min(MOST_STEP, size & -size)
+    """The largest power of two that divides the size and leaves some smaller ones."""
+    step = min(MOST_STEP, size & -size)
+    while step > 1 and 2 * step > size:
+        step //= 2
+    return step
 
 
 def _count(ranges: Mapping[str, range | None]) -> int:

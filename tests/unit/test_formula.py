@@ -351,3 +351,55 @@ def test_what_is_shared_by_accident_is_counted_where_sizes_are_equal():
         assert (
             total_bytes.to_sympy((BATCH, SEQUENCE)).subs(dict(zip((BATCH, SEQUENCE), point, strict=True))) == expected
         )
+
+
+class Padded(nn.Module):
+    """Works on multiples of 16 tokens, as some kernels do."""
+
+    def __init__(self):
+        super().__init__()
+        self.up, self.down = nn.Linear(32, 64), nn.Linear(64, 32)
+
+    def forward(self, x):
+        padded = functional.pad(self.up(x), (0, 0, 0, -x.shape[1] % 16))
+        return self.down(padded.sin()).sum()
+
+
+def test_a_formula_of_multiples_where_others_are_padded():
+    model, x = meta(Padded, 2, 96, 32)
+    plan = rematpass.plan(model, (x,), device="l4", memory_budget="none")
+    formula = plan.formula
+    assert formula.range["sequence"] == range(32, 385, 32)
+    assert formula.notes[0].startswith("only at multiples of 32: ")
+    assert formula.at(batch=3, sequence=352) == peak_of_decision(plan, 3, 352)
+    with pytest.raises(OptionError, match="sequence 353 is outside"):
+        formula.at(sequence=353)
+    with pytest.raises(RematError, match="Try: "):
+        plan.formula_on(sequence=range(32, 385))
+
+
+class Places(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.places = nn.Parameter(torch.empty(80, 32))
+        self.line = nn.Linear(32, 32)
+
+    def forward(self, x):
+        return self.line((x + self.places[: x.shape[1]]).sin()).exp()
+
+
+def test_a_formula_ends_where_the_step_does():
+    model, x = meta(Places, 1, 64, 32)
+    plan = rematpass.plan(model, (x,), device="l4", memory_budget="none", loss=total)
+    formula = plan.formula
+    assert formula.range == {"batch": range(1, 5), "sequence": range(32, 65)}
+    assert formula.at(batch=3, sequence=51) == peak_of_decision(plan, 3, 51)
+
+
+def test_real_tensors_stay_where_they_are():
+    torch.manual_seed(0)
+    model, x = nn.Sequential(nn.Linear(16, 64), nn.GELU(), nn.Linear(64, 16)), torch.ones(5, 16)
+    plan = rematpass.plan(model, (x,), memory_budget="none", loss=total)
+    formula = plan.formula
+    assert formula.symbols == ("batch",)
+    assert formula.at(batch=13) == peak_of_decision(plan, 13, 16)
