@@ -55,7 +55,8 @@ def _rows(term: Term) -> list[tuple[str, str, str, str]]:
 def _words(coefficient: Fraction, role: str, members: Sequence[Held], path: str) -> str:
     count = f" x{len(members)}" if len(members) > 1 else ""
     name = members[0].label or members[0].op
-    return f"{_number(coefficient * len(members))} {role} {name} {fold_modules(members, path)}{count}".rstrip()
+    where = f" {fold_modules(members, path)}" if path else ""
+    return f"{_number(coefficient * len(members))} {role} {name}{where}{count}"
 
 
 def _number(value: Fraction) -> str:

@@ -58,7 +58,7 @@ MAY_IMPORT = {
         *("pipeline", "lives", "look", "resize", "stand_in", "sizing", "globs", "formula", "other_sizes"),
     },
     "api": {*BELOW_PIPELINE, "pipeline", "device", "backend", "look", "resize", "sizing", "sized"},
-    "__init__": {*BELOW_PIPELINE, "api", "device", "naming", "plan_file", "version"},
+    "__init__": {*BELOW_PIPELINE, *("api", "device", "naming", "plan_file", "version", "formula", "other_sizes")},
     "sources": {*FREE, "stand_in"},
     "commands": {
         *BELOW_PIPELINE,
