@@ -67,9 +67,10 @@ def make_formula(source: Source, ranges: Mapping[str, range]) -> PeakFormula:
     with open_progress(sys.stderr, expected) if sys.stderr.isatty() else nullcontext(lambda _: None) as advance:
         looks = _Looks(source, lambda done: advance(Tick("sizes", done, expected)))
         looks.take(tuple(planned.values()))
+        notes = [] if "batch" in ranges else _narrow_batch(looks, wanted)
         if "sequence" in planned and "sequence" not in ranges:
             wanted["sequence"] = _reachable(looks, _default("sequence", planned["sequence"]))
-        return _Maker(looks, wanted, is_step_free="sequence" not in ranges).make()
+        return _Maker(looks, wanted, tuple(notes), is_step_free="sequence" not in ranges).make()
 
 
 def _check_ranges(planned: Mapping[str, int], ranges: Mapping[str, range]) -> None:
@@ -178,6 +179,19 @@ def _narrower(planned: Mapping[str, int], point: Point) -> str:
     return ", ".join(texts)
 
 
+def _narrow_batch(looks: _Looks, wanted: dict[str, range | None]) -> list[str]:
+    """Leave a batch of one alone if others give another graph; as notes, why."""
+    batch, *rest = looks.planned
+    if batch > 1:
+        return []
+    try:
+        looks.take((REACH * batch, *rest))
+    except StructureError as error:
+        wanted["batch"] = range(batch, batch + 1)
+        return [f"only at batch {batch}: {str(error).split(' Try: ')[0]}. Try: a plan at a batch of 2 or more"]
+    return []
+
+
 def _reachable(looks: _Looks, wanted: range) -> range | None:
     """The part of `wanted` that can be traced; None where no other sequence can, so that there is none."""
     batch, size = looks.planned
@@ -199,23 +213,24 @@ class _Maker:
 
     looks: _Looks
     wanted: dict[str, range | None]
+    notes: tuple[str, ...]
     is_step_free: bool
 
     def make(self) -> PeakFormula:
         """The formula on what was wanted, or on multiples where it only holds there."""
         ranges = [sizes for sizes in self.wanted.values() if sizes is not None]
         try:
-            return self._make(tuple(ranges), ())
+            return self._make(tuple(ranges), self.notes)
         except (StructureError, FormError) as error:
             step = _whole_step(self.looks.planned[-1]) if len(ranges) > 1 and self.is_step_free else 1
             if step == 1:
                 raise
             last = ranges[-1]
             multiples = range(-(-last[0] // step) * step, last[-1] + 1, step)
-            if list(multiples)[:1] == [] or self.looks.planned[-1] not in multiples:
+            if self.looks.planned[-1] not in multiples:
                 raise
             words = str(error).split(" Try: ")[0]
-            return self._make((*ranges[:-1], multiples), (f"only at multiples of {step}: {words}",))
+            return self._make((*ranges[:-1], multiples), (*self.notes, f"only at multiples of {step}: {words}"))
 
     def _make(self, ranges: tuple[range, ...], notes: tuple[str, ...]) -> PeakFormula:
         symbols = [name for name, sizes in self.wanted.items() if sizes is not None]

@@ -403,3 +403,41 @@ def test_real_tensors_stay_where_they_are():
     formula = plan.formula
     assert formula.symbols == ("batch",)
     assert formula.at(batch=13) == peak_of_decision(plan, 13, 16)
+
+
+class Repeats(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.line = nn.Linear(32, 32)
+
+    def forward(self, x):
+        return self.line(x.exp() if len(x) == 1 else x.sin())
+
+
+def test_a_batch_of_one_that_is_another_graph_stays_alone():
+    model, x = meta(Repeats, 1, 64, 32)
+    formula = rematpass.plan(model, (x,), device="l4", memory_budget="none", loss=total).formula
+    assert formula.range == {"batch": range(1, 2), "sequence": range(32, 257)}
+    assert "only at batch 1" in formula.notes[0]
+    assert "a batch of 2 or more" in str(formula)
+
+
+@pytest.mark.parametrize("device", ["h100-sxm", "cpu"])
+def test_a_decision_that_computes_again_is_followed_as_well(device):
+    model, x = meta(lambda: nn.Sequential(*(Fused() for _ in range(3))), 3, 192, 64)
+    asked = {"device": device, "loss": total, "dtype": "bf16" if device != "cpu" else None}
+    fastest = rematpass.plan(model, (x,), memory_budget="none", **asked)
+    budget = (fastest.peak_bytes + 2 * fastest.smallest_peak_bytes) // 3
+    plan = rematpass.plan(model, (x,), memory_budget=budget, **asked)
+    assert plan.recompute_seconds > 0
+    formula = plan.formula_on(batch=range(2, 8), sequence=range(100, 400))
+    for sizes in [(2, 100), (7, 399), (5, 251)]:
+        assert formula.at(batch=sizes[0], sequence=sizes[1]) == peak_of_decision(plan, *sizes)
+
+
+def test_images_on_a_cpu_work_in_blocks():
+    make = lambda: nn.Sequential(nn.Conv2d(3, 16, 3), nn.BatchNorm2d(16), nn.ReLU(), nn.Conv2d(16, 8, 3))  # noqa: E731
+    model, x = meta(make, 4, 3, 20, 20)
+    plan = rematpass.plan(model, (x,), device="cpu", memory_budget="none", loss=total)
+    formula = plan.formula
+    assert [formula.at(batch=b) for b in (2, 9, 16)] == [peak_of_decision(plan, b, 3) for b in (2, 9, 16)]
