@@ -16,7 +16,9 @@ if TYPE_CHECKING:
     from .declared import register_op
     from .device import save_prices
     from .errors import BudgetTooSmall, OptionError, PlanFileError, ProblemError, RematError
+    from .formula.record import PeakFormula
     from .naming import name
+    from .other_sizes import Crossover
     from .plan_file import load_plan
     from .plan_types import Plan
     from .solve.problem import Problem, Solution
@@ -37,7 +39,9 @@ _ROOMS = {
     "declared": ("register_op",),
     "device": ("save_prices",),
     "errors": ("BudgetTooSmall", "OptionError", "PlanFileError", "ProblemError", "RematError"),
+    "formula.record": ("PeakFormula",),
     "naming": ("name",),
+    "other_sizes": ("Crossover",),
     "plan_file": ("load_plan",),
     "plan_types": ("Plan",),
     "solve.problem": ("Problem", "Solution"),
@@ -45,10 +49,12 @@ _ROOMS = {
 
 __all__ = [
     "BudgetTooSmall",
+    "Crossover",
     "Curve",
     "CurvePoint",
     "MaxSize",
     "OptionError",
+    "PeakFormula",
     "Plan",
     "PlanFileError",
     "Problem",

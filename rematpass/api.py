@@ -20,10 +20,12 @@ from .errors import OptionError
 from .graph.capture import JointProgram, capture_joint
 from .look import Step, look_at_step
 from .options import Options, parse_options
-from .pipeline import Settings, make_plan, needs_plan, plan_and_split, trace_curve
+from .pipeline import Settings, needs_plan, plan_and_split, trace_curve
 from .plan_types import Curve, CurvePoint, Plan
 from .report.progress import Tick, open_progress
 from .resize import SizedArguments
+from .sized.planned import plan_step
+from .sized.steps import read_arguments, resized_steps
 from .sizing import MaxSize, find_max_size
 
 __all__ = [
@@ -45,13 +47,14 @@ def _read(memory_budget: object, options: Mapping[str, object]) -> Options:
 
 def plan(
     model: Callable[..., Any],
-    args: Sequence[Any] = (),
+    args: Sequence[Any] | Callable[..., Sequence[Any]] = (),
     kwargs: Mapping[str, Any] | None = None,
     *,
     memory_budget: object = "auto",
     loss: Callable[[Any], Any] | None = None,
     device: str | None = None,
     dtype: object = None,
+    sizes: Mapping[str, int] | None = None,
     **options: object,
 ) -> Plan:
     """Plan one training step of `model(*args, **kwargs)` without running it.
@@ -64,7 +67,8 @@ def plan(
 
     Args:
         model: a module or function whose outputs need gradients.
-        args: its positional arguments; shapes, dtypes and devices count, values do not.
+        args: its positional arguments; shapes, dtypes and devices count, values do not. Or a function from `sizes` to
+            them, for `plan.formula` and `plan.crossover` where other sizes cannot be told from shapes.
         kwargs: its keyword arguments.
         memory_budget: bytes of the measured peak, in any accepted form; of `device`, if that is given.
         loss: what is differentiated, made of the model's outputs inside the step; None: the outputs themselves.
@@ -72,10 +76,12 @@ def plan(
             that is here.
         dtype: "bf16", torch.bfloat16, ...: what floating-point parameters, buffers and arguments will be; None: as
             they are.
+        sizes: where `args` is a function: what it is called with, {"batch": 8, "sequence": 1024} or a batch alone.
         **options: further options as in `torch.compile(..., options=...)`.
 
     Returns:
-        The plan; `print` it.
+        The plan; `print` it. It holds the model and the arguments, to look at the step at other sizes; copies and files
+        do not.
 
     Raises:
         OptionError: a wrong option.
@@ -90,11 +96,8 @@ def plan(
         >>> plan.gradient_bytes  # of weight and bias, in bfloat16
         134234112
     """
-
-    def use(joint: JointProgram, settings: Settings) -> Plan:
-        return make_plan(joint, settings, "graph 0")[0]
-
-    return look_at_step(Step(model, args, kwargs, loss, device, dtype), _read(memory_budget, options), use)
+    step = Step(model, read_arguments(args, sizes), kwargs, loss, device, dtype)
+    return plan_step(step, _read(memory_budget, options), lambda: resized_steps(step, args, sizes))
 
 
 def frontier(
@@ -196,7 +199,7 @@ def max_size(
         args_there, kwargs_there = sized.at(size)
         return plan(model, args_there, kwargs_there, memory_budget=memory_budget, **options)
 
-    return find_max_size(plan_at, vary, start=sized.size, step=step, most=most)
+    return find_max_size(plan_at, vary, start=sized.sizes[0], step=step, most=most)
 
 
 def plans(compiled: object) -> list[Plan]:

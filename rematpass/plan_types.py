@@ -8,11 +8,13 @@ from __future__ import annotations
 
 import json
 import math
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from enum import StrEnum
 from os import PathLike
 from pathlib import Path
-from typing import Literal
+from typing import Any, Literal
+
+from .other_sizes import AtOtherSizes, SizedStep
 
 PLAN_SCHEMA = 3
 
@@ -104,7 +106,7 @@ def relative_gap(found: float, bound: float) -> float:
 
 
 @dataclass(frozen=True)
-class Plan:
+class Plan(AtOtherSizes):
     """One graph's plan. Sizes in bytes, times in seconds as priced by the cost model.
 
     Attributes:
@@ -130,6 +132,7 @@ class Plan:
         lives: every tensor that reaches memory, from when to when; the graph's inputs are `static_bytes`, and what is
             missing to `timeline` is scratch of the op that runs.
         plan_seconds: how long planning took; not part of the plan's identity.
+        sized: looks at the step at other sizes, where the plan was made by `rematpass.plan`; no part of it either.
     """
 
     graph_name: str
@@ -156,6 +159,11 @@ class Plan:
     graph_fingerprint: str = ""
     lives: tuple[LifeRecord, ...] = ()
     plan_seconds: float = field(default=0.0, compare=False)
+    sized: SizedStep | None = field(default=None, compare=False, repr=False)
+
+    def __getstate__(self) -> dict[str, Any]:
+        # Copies and pickles are the plan alone: a model is no part of it.
+        return {**self.__dict__, "sized": None}
 
     @property
     def recompute_fraction(self) -> float:
@@ -179,8 +187,8 @@ class Plan:
 
     def to_json(self) -> str:
         """The plan as JSON; equal plans give equal bytes (planning time is left out)."""
-        record = asdict(self)
-        del record["plan_seconds"]
+        record = asdict(replace(self, sized=None))
+        del record["plan_seconds"], record["sized"]
         return json.dumps({"schema": PLAN_SCHEMA, **record}, sort_keys=True, separators=(",", ":"))
 
     @classmethod

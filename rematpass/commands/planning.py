@@ -9,7 +9,7 @@ from __future__ import annotations
 import argparse
 import json
 import sys
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -17,6 +17,7 @@ from ..errors import BudgetTooSmall, OptionError
 from .arguments import EXIT_CODES, Work, add_budget_argument, add_json_argument, add_model_arguments, read_work
 
 if TYPE_CHECKING:
+    from ..formula.record import PeakFormula
     from ..plan_types import Curve, Plan
     from ..sizing import MaxSize, Tried
 
@@ -28,6 +29,7 @@ _PLAN = """examples:
   rematpass plan hf:llama --device h100-sxm --dtype bf16 --sequence 4096 --optimizer adamw --budget 80GB
   rematpass plan hf:path/to/config.json --lora-rank 16 --device rtx-4090 --dtype bf16 --save plan.json
   rematpass plan hf:gpt2 --set n_layer=4 --batch 8 --budget 2GiB --json > plan.json
+  rematpass plan hf:gpt2 --set n_layer=4 --device l4 --formula
 
 build_model() returns (model, args), (model, args, kwargs) or (model, args, kwargs, loss). It is called under
 torch.device("meta"): no weight takes memory.
@@ -77,6 +79,7 @@ def add_commands(commands: argparse._SubParsersAction[argparse.ArgumentParser]) 
     add_model_arguments(parser)
     add_budget_argument(parser)
     parser.add_argument("--save", metavar="PATH", help="write the plan as a file")
+    parser.add_argument("--formula", action="store_true", help="show the peak as a formula in batch and sequence")
     parser.set_defaults(run=run_plan)
 
     parser = _add(commands, "explain", "what a part of the model keeps, why, and at what price", _EXPLAIN + EXIT_CODES)
@@ -140,10 +143,13 @@ def run_plan(arguments: argparse.Namespace) -> int:
     rows = make_breakdown(plan, work.parameter_bytes, work.optimizer_bytes)
     if arguments.save is not None:
         plan.save(arguments.save)
+    formula = _formula(plan, work, arguments) if arguments.formula else None
     if arguments.json:
-        _print_json({"fits": True, "model": work.source.words, "breakdown": asdict(rows), "plan": _record(plan)})
+        record = {"fits": True, "model": work.source.words, "breakdown": asdict(rows), "plan": _record(plan)}
+        _print_json(record if formula is None else {**record, "formula": json.loads(formula.to_json())})
     else:
-        print(f"{work.source.words}\n\n{format_breakdown(rows)}\n\n{plan}")
+        shown = plan if formula is None else formula
+        print(f"{work.source.words}\n\n{format_breakdown(rows)}\n\n{shown}")
     return EXIT_FITS
 
 
@@ -262,6 +268,15 @@ def _plan(work: Work, arguments: argparse.Namespace) -> Plan:
 
     with show_busy(sys.stderr, f"tracing and planning {arguments.model}"):
         return rematpass.plan(**work.arguments, memory_budget=work.graph_budget())
+
+
+def _formula(plan: Plan, work: Work, arguments: argparse.Namespace) -> PeakFormula:
+    """Of the graph, which the optimizer's state is beside."""
+    from ..sized.planned import PlannedStep
+    from .rebuilding import rebuilt_steps
+
+    assert isinstance(plan.sized, PlannedStep), "the plan was just made"
+    return replace(plan, sized=plan.sized.built_by(lambda: rebuilt_steps(work, arguments))).formula
 
 
 def _load_or_plan(arguments: argparse.Namespace) -> Plan:

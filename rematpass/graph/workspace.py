@@ -10,8 +10,9 @@ import math
 import torch
 from torch import fx
 
+from ..formula.pieces import Part
 from ..torch_compat import has_onednn, num_threads
-from .gpu_attention import gpu_attention_bytes
+from .gpu_attention import gpu_attention_parts
 from .op_traits import base_name
 from .sizes import concrete
 
@@ -36,18 +37,23 @@ def workspace_bytes(node: fx.Node, device_type: str = "cpu", *, is_fusing: bool 
 
     `is_fusing`: Inductor runs it, which lays out the tensors of two-dimensional convolutions channels last.
     """
+    return sum(part.bytes for part in workspace_parts(node, device_type, is_fusing=is_fusing))
+
+
+def workspace_parts(node: fx.Node, device_type: str = "cpu", *, is_fusing: bool = False) -> tuple[Part, ...]:
+    """The same, with what is rounded in it."""
     if node.op != "call_function":
-        return 0
+        return ()
     name = base_name(node.target)
     if device_type != "cpu":
-        return gpu_attention_bytes(node)
+        return gpu_attention_parts(node)
     if name.startswith("_scaled_dot_product_flash_attention_for_cpu"):
         return _cpu_attention(node, is_backward=name.endswith("backward"))
     if name in ("convolution", "convolution_backward"):
-        if is_fusing and _is_channels_last(node):
-            return _cpu_convolution_channels_last(node)
-        return _cpu_convolution(node)
-    return 0
+        is_relaid = is_fusing and _is_channels_last(node)
+        size = _cpu_convolution_channels_last(node) if is_relaid else _cpu_convolution(node)
+        return (Part("round_up", (1, size, 1)),)
+    return ()
 
 
 def relaid_bytes(node: fx.Node) -> int:
@@ -65,16 +71,13 @@ def relaid_bytes(node: fx.Node) -> int:
     return 0 if tensor.is_contiguous(memory_format=torch.channels_last) else tensor.numel() * tensor.element_size()
 
 
-def _cpu_attention(node: fx.Node, *, is_backward: bool) -> int:
-    """Per thread, blocks of scores (aten/native/cpu/FlashAttentionKernel.cpp, torch 2.13); checked by measurement."""
+def _cpu_attention(node: fx.Node, *, is_backward: bool) -> tuple[Part, ...]:
+    """Per thread, blocks of scores."""
     query, key = (_tensor(node, i + is_backward) for i in (0, 1))
     if query is None or key is None:
-        return 0
+        return ()
     length, width = concrete(query.shape[-2]), concrete(query.shape[-1])
-    rows = 256 if length >= 768 else 64 if length >= 192 else 32
-    rows, columns = min(rows, length), min(512, concrete(key.shape[-2]))
-    blocks = 2 * rows * columns if is_backward else rows * columns + 2 * rows + rows * width
-    return blocks * 4 * num_threads() + (rows * 4 if is_backward else 0)
+    return (Part("cpu_attention", (length, concrete(key.shape[-2]), width, num_threads(), int(is_backward))),)
 
 
 def _cpu_convolution(node: fx.Node) -> int:

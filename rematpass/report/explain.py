@@ -5,15 +5,13 @@ In: a `Plan` and a glob. Out: text whose figures all come from the plan. Never d
 
 from __future__ import annotations
 
-import difflib
-import fnmatch
 import re
 from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import asdict
-from typing import Any
+from typing import Any, Protocol
 
-from rematpass.errors import OptionError
+from rematpass.globs import is_named, refuse_glob
 from rematpass.plan_types import Decision, LifeRecord, Plan, ValueRecord
 
 from .sizes import format_bytes
@@ -23,6 +21,14 @@ MOST_ALIVE = 12
 """Rows of what is alive at the peak, after folding."""
 
 _NUMBER = re.compile(r"(?<=\.)(\d+)(?=\.|$)|^(\d+)(?=\.|$)")
+
+
+class Located(Protocol):
+    """Something of a module."""
+
+    @property
+    def module(self) -> str:
+        """Its path."""
 
 
 def explain_plan(plan: Plan, glob: str = "*") -> str:
@@ -37,7 +43,7 @@ def explain_plan(plan: Plan, glob: str = "*") -> str:
         OptionError: nothing matches; the message names the nearest modules.
     """
     values = find_values(plan, glob)
-    alive = [life for life in alive_at_peak(plan) if _names(glob, life.module, life.name)]
+    alive = [life for life in alive_at_peak(plan) if is_named(glob, life.module, life.name)]
     sections = [
         format_header(plan),
         _value_lines(values, glob),
@@ -51,7 +57,7 @@ def explain_plan(plan: Plan, glob: str = "*") -> str:
 
 def explain_record(plan: Plan, glob: str = "*") -> dict[str, Any]:
     """The same as a record for JSON."""
-    alive = [life for life in alive_at_peak(plan) if _names(glob, life.module, life.name)]
+    alive = [life for life in alive_at_peak(plan) if is_named(glob, life.module, life.name)]
     point = plan.timeline[plan.peak_position] if plan.timeline else None
     return {
         "glob": glob,
@@ -73,13 +79,10 @@ def find_values(plan: Plan, glob: str) -> list[ValueRecord]:
     Raises:
         OptionError: none.
     """
-    found = [v for v in plan.values if _names(glob, v.module, v.name, v.op, *v.label.split(", "))]
+    found = [v for v in plan.values if is_named(glob, v.module, v.name, v.op, *v.label.split(", "))]
     if found:
         return sorted(found, key=lambda value: -value.bytes)
-    modules = sorted({v.module for v in plan.values if v.module})
-    near = difflib.get_close_matches(glob, modules, n=3, cutoff=0.3) or modules[:3]
-    hint = f" Nearest modules: {', '.join(near)}." if near else ""
-    raise OptionError(f"nothing in the plan is called {glob!r}.{hint} Try: a module path, or a glob such as '*.attn*'")
+    raise refuse_glob(glob, (value.module for value in plan.values))
 
 
 def alive_at_peak(plan: Plan) -> list[LifeRecord]:
@@ -95,11 +98,6 @@ def fold_path(module: str) -> str:
     ('model.layers.*.mlp', '*.*')
     """
     return _NUMBER.sub("*", module)
-
-
-def _names(glob: str, module: str, *others: str) -> bool:
-    inside = (module, *(module[: m.start()] for m in re.finditer(r"\.", module)))
-    return any(fnmatch.fnmatchcase(text, glob) for text in (*inside, *others) if text) or glob == "*"
 
 
 def _value_lines(values: Sequence[ValueRecord], glob: str) -> list[str]:
@@ -142,7 +140,7 @@ def _alive_lines(plan: Plan, alive: Iterable[LifeRecord], glob: str) -> list[str
     )
     order = sorted(groups.items(), key=lambda item: -sum(life.bytes for life in item[1]))
     rows = [
-        (format_bytes(sum(life.bytes for life in members)), role, f"{len(members)} x", _folded(members, path))
+        (format_bytes(sum(life.bytes for life in members)), role, f"{len(members)} x", fold_modules(members, path))
         for (role, path), members in order
     ]
     lines = [f"  {line}" for line in align_columns(rows[:MOST_ALIVE], right=(0, 2))]
@@ -150,8 +148,8 @@ def _alive_lines(plan: Plan, alive: Iterable[LifeRecord], glob: str) -> list[str
     return [title, *lines, *([f"  and {rest} smaller rows"] if rest > 0 else [])]
 
 
-def _folded(members: Sequence[LifeRecord], path: str) -> str:
-    """The path with the range of its one number, or starred where there are several."""
+def fold_modules(members: Sequence[Located], path: str) -> str:
+    """The path of `members` with the range of its one number, or starred where there are several."""
     if path.count("*") != 1:
         return path or "(no module)"
     before, after = path.split("*")

@@ -295,16 +295,35 @@ def live_bytes(program: Program, trace: Trace, lives: Lives) -> IntArray:
 
     Allocate at execution, free after the last need; a pointwise result may take over a dying input.
     """
+    count = len(trace.ops)
+    is_there, start, stop = find_spans(trace, lives)
+    size = np.where(is_there, lives.size, 0)
+    change = np.zeros(count + 2, dtype=np.int64)
+    np.add.at(change, start, size)
+    np.subtract.at(change, stop, size)
+    live = np.cumsum(change)[:count] + program.tables.workspace_bytes[trace.ops] - lives.taken
+    result: IntArray = live[trace.given :]
+    return result
+
+
+def find_spans(trace: Trace, lives: Lives) -> tuple[BoolArray, IntArray, IntArray]:
+    """Per instance: whether it is a storage in memory, the first moment it is there, the first it is not any more."""
     count, given = len(trace.ops), trace.given
     moments = np.arange(count)
-    is_owner = trace.root == moments
-    size = np.where(is_owner & lives.is_stored, lives.size, 0)
     # What is given and never read is gone before the first op.
     start = np.where(moments < given, given, moments)
     stop = np.maximum(np.where(lives.end < 0, moments, lives.end), start - (moments < given)) + 1
-    change = np.zeros(count + 2, dtype=np.int64)
-    np.add.at(change, start, size)
-    np.subtract.at(change, np.minimum(stop, count + 1), size)
-    live = np.cumsum(change)[:count] + program.tables.workspace_bytes[trace.ops] - lives.taken
-    result: IntArray = live[given:]
-    return result
+    return (trace.root == moments) & lives.is_stored, start, np.minimum(stop, count + 1)
+
+
+def find_heirs(program: Program, trace: Trace, lives: Lives) -> dict[int, tuple[int, ...]]:
+    """Pointwise results in memory, each with the dying inputs whose place it takes if one is as large as itself."""
+    if not program.is_fusing:
+        return {}
+    count = len(trace.ops)
+    _, sources = _find_stored(program, trace, lives.end == count)
+    dying = {
+        i: tuple(d for d in _straight(read, count + 1) if lives.end[d] == i and lives.is_stored[d])
+        for i, read in sources.items()
+    }
+    return {i: found for i, found in dying.items() if found and lives.is_stored[i]}

@@ -20,7 +20,10 @@ BELOW_PIPELINE = {*FREE, "declared", "torch_compat", "cost", "solve", "graph", "
 MAY_IMPORT = {
     "version": set(),
     "errors": {"plan_types"},
-    "plan_types": {"errors"},
+    "globs": {"errors"},
+    "formula": {"errors", "globs"},
+    "other_sizes": {"errors", "formula"},
+    "plan_types": {"errors", "other_sizes"},
     "frozen": {"errors"},
     "options": {"errors", "frozen"},
     "declared": {"errors"},
@@ -30,11 +33,11 @@ MAY_IMPORT = {
     "torch_compat": {*FREE, "declared"},
     "solve": {"errors"},
     "cost": FREE,
-    "graph": {*FREE, "declared", "torch_compat", "cost", "solve"},
+    "graph": {*FREE, "declared", "torch_compat", "cost", "solve", "formula"},
     "emit": {*FREE, "torch_compat", "graph", "solve"},
     "check": {*FREE, "torch_compat", "cost", "solve", "graph"},
     "sizing": {"errors", "plan_types"},
-    "report": {*FREE, "check", "cost", "sizing"},
+    "report": {*FREE, "check", "cost", "sizing", "globs", "formula", "other_sizes"},
     "store": {*FREE, "plan_file"},
     "naming": {"errors", "torch_compat"},
     "lives": {*FREE, "solve", "graph"},
@@ -53,26 +56,30 @@ MAY_IMPORT = {
     "stand_in": {*FREE, "torch_compat"},
     "resize": {*FREE, "torch_compat"},
     "look": {*BELOW_PIPELINE, "pipeline", "device", "backend", "stand_in"},
-    "api": {*BELOW_PIPELINE, "pipeline", "device", "backend", "look", "resize", "sizing"},
-    "__init__": {*BELOW_PIPELINE, "api", "device", "naming", "plan_file", "version"},
+    "sized": {
+        *BELOW_PIPELINE,
+        *("pipeline", "lives", "look", "resize", "stand_in", "sizing", "globs", "formula", "other_sizes"),
+    },
+    "api": {*BELOW_PIPELINE, "pipeline", "device", "backend", "look", "resize", "sizing", "sized"},
+    "__init__": {*BELOW_PIPELINE, *("api", "device", "naming", "plan_file", "version", "formula", "other_sizes")},
     "sources": {*FREE, "stand_in"},
     "commands": {
         *BELOW_PIPELINE,
-        "device",
-        "sources",
-        "sizing",
-        "stand_in",
-        "plan_file",
-        "script",
-        "typed_json",
-        "__init__",
+        *("device", "sources", "sizing", "stand_in", "plan_file", "script", "typed_json", "__init__"),
+        *("look", "sized", "formula"),
     },
     "demo": {*BELOW_PIPELINE, "pipeline", "__init__"},
     "cli": {*BELOW_PIPELINE, "pipeline", "backend", "__init__", "demo", "commands"},
     "__main__": {"cli"},
 }
 # Upward, and so only inside the function that prints or saves.
-MAY_IMPORT_TO_SHOW = {"errors": {"report"}, "plan_types": {"report", "plan_file"}, "sizing": {"report"}}
+MAY_IMPORT_TO_SHOW = {
+    "errors": {"report"},
+    "formula": {"report"},
+    "other_sizes": {"report"},
+    "plan_types": {"report", "plan_file"},
+    "sizing": {"report"},
+}
 # The type that the solver takes: graph/ fills it in. Nothing else of solve/ is open to it.
 SOLVER_INPUT = f"{PACKAGE}.solve.program."
 

@@ -7,10 +7,12 @@ from rematpass.options import OPTION_NAMES
 def test_public_names():
     assert set(rematpass.__all__) == {
         "BudgetTooSmall",
+        "Crossover",
         "Curve",
         "CurvePoint",
         "MaxSize",
         "OptionError",
+        "PeakFormula",
         "Plan",
         "PlanFileError",
         "Problem",

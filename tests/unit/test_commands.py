@@ -65,6 +65,37 @@ def test_help_has_examples_and_exit_codes(command, capsys):
     assert command == "devices" or "exit code: 0" in text
 
 
+TOKENS = """
+import torch
+from torch import nn
+
+class Positions(nn.Module):
+    def __init__(self, sequence):
+        super().__init__()
+        self.words, self.places = nn.Embedding(100, 32), nn.Parameter(torch.empty(sequence, 32))
+        self.up, self.down = nn.Linear(32, 128), nn.Linear(128, 100)
+
+    def forward(self, tokens):
+        return self.down(self.up(self.words(tokens) + self.places).relu())
+
+def build(batch=4, sequence=96):
+    return Positions(sequence), (torch.zeros(batch, sequence, dtype=torch.long),), {}, torch.sum
+"""
+
+
+def test_plan_shows_the_peak_as_a_formula(capsys, folder):
+    code, out, _ = run(capsys, "plan", *MODEL, "--budget", "none", "--formula")
+    assert code == 0
+    assert "exact for this decision at batch 64 to 1024" in out
+    assert "no sequence" in out
+    (folder / "tokens.py").write_text(TOKENS)  # whose parameters are as many as the sequence is long
+    code, found = run_json(capsys, "plan", "tokens.py:build", "--device", "l4", "--budget", "none", "--formula")
+    assert code == 0
+    assert found["formula"]["peak_bytes"] == found["plan"]["peak_bytes"]
+    assert found["formula"]["range"]["sequence"] == {"first": 32, "last": 384, "step": 1}
+    assert "sequence" in found["formula"]["peak"]
+
+
 def test_plan_says_that_it_fits_and_what_holds_the_memory(capsys):
     code, out, err = run(capsys, "plan", *MODEL, "--budget", "4MiB", "--optimizer", "adamw")
     assert code == 0
