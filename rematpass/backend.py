@@ -24,6 +24,7 @@ from .device import make_settings
 from .errors import RematError
 from .graph.capture import JointProgram, capture_joint
 from .graph.facts import module_path
+from .graph.sizes import open_sizes
 from .lessons import Lessons, corrected, may_learn
 from .options import Options, cache_dir, parse_options
 from .pipeline import Settings, needs_plan, plan_and_split, room_beside_inputs
@@ -173,7 +174,7 @@ def compile_graph(
         topic = plan_topic(gm, example_inputs, parsed)
         settings = _with_names(make_settings(parsed, device_type(example_inputs), topic, inputs=example_inputs), gm)
     step = _Step(parsed, settings, topic, torch_compat.current_compile_wrapper())
-    is_verified = parsed.verify and not torch_compat.uses_cuda_graphs(inductor_patches(parsed))
+    is_verified = parsed.verify and _can_be_measured(gm, parsed)
     lessons = Lessons(cache_dir(), step.key(settings)) if is_verified and may_learn(settings) else None
     learned = lessons.recall() if lessons is not None else 0
     later = torch_compat.keep_for_later(gm, example_inputs) if lessons is not None and not learned else None
@@ -189,6 +190,12 @@ def compile_graph(
     again = None if later is None else functools.partial(plan_again, later)
     remedy = None if lessons is None else Remedy(lessons, again)
     return verified(compiled, made, example_inputs, listener, remedy)
+
+
+def _can_be_measured(gm: fx.GraphModule, options: Options) -> bool:
+    """Whether a step tells if the plan is kept: not one replayed from CUDA graphs, nor one larger than planned for."""
+    given = (node.meta.get("example_value") for node in gm.graph.nodes if node.op == "placeholder")
+    return not (torch_compat.uses_cuda_graphs(inductor_patches(options)) or open_sizes(given))
 
 
 class _Step:

@@ -24,8 +24,9 @@ from .report.sizes import format_bytes, format_range
 
 logger = logging.getLogger(__name__)
 
-# The first step may compile, tune kernels, and fill caches. Steps whose backward never runs are not tried for ever.
-FIRST_STEP, LAST_STEP = 2, 8
+# The first step may compile, tune kernels, and fill caches, and is not measured. Steps whose backward never runs are
+# not tried for ever.
+TRIES = 7
 # How far above a compiled graph's backward one of its results may be: views of results.
 _DEPTH = 3
 
@@ -86,33 +87,52 @@ class Verified:
         self._plan = plan
         self._device = device
         self._listener = listener
-        self._steps = 0
-        self._is_done = False
+        self._has_run = self._is_done = False
+        self._tries = 0
+        self._handles: list[Any] = []
         self._open: StepMeter | None = None
 
     def __call__(self, *inputs: Any) -> Any:
         """One forward; it is measured if it is the step's turn."""
-        if self._open is not None and not torch_compat.is_in_backward():  # the last backward failed
+        if torch_compat.is_in_backward():  # a checkpoint of the user's own: part of the step that is going on
+            return self._compiled(*inputs)
+        if self._open is not None:  # the last backward failed
             self._open.give_up()
             self._open = None
-        if self._excess_bytes and not torch_compat.is_in_backward() and torch.is_grad_enabled():
+        if self._excess_bytes and torch.is_grad_enabled():
             self._plan_again()
-        if self._is_done or not torch.is_grad_enabled():
+        if self._is_done or not torch.is_grad_enabled() or torch_compat.is_profiling():
             return self._compiled(*inputs)
-        self._steps += 1
-        if self._steps < FIRST_STEP or torch_compat.is_profiling():
-            return self._compiled(*inputs)
-        self._is_done = self._steps >= LAST_STEP
-        return self._measured(inputs)
+        self._drop_watch()  # blocks that share a graph run their forwards one after the other
+        return self._measured(inputs) if self._has_run else self._awaited(inputs)
+
+    def _drop_watch(self) -> None:
+        for handle in self._handles:
+            handle.remove()
+        self._handles = []
+
+    def _awaited(self, inputs: tuple[Any, ...]) -> Any:
+        """Wait for a first backward: it may be compiled when it runs, and a step counts after that."""
+        outputs = self._compiled(*inputs)
+        node = _backward_of(_tensors_in(outputs))
+
+        def after(*_: object) -> None:
+            self._has_run = True
+            self._drop_watch()
+
+        if node is not None:
+            self._handles = [node.register_hook(after)]
+        return outputs
 
     def _measured(self, inputs: tuple[Any, ...]) -> Any:
+        self._tries += 1
+        self._is_done = self._tries >= TRIES
         meter = make_meter(self._device)
         meter.begin()
         tensors: list[torch.Tensor] = []
         try:
             outputs = self._compiled(*inputs)
-            several = outputs if isinstance(outputs, (list, tuple)) else (outputs,)
-            tensors += [o for o in several if isinstance(o, torch.Tensor)]
+            tensors += _tensors_in(outputs)
         finally:
             meter.end(tensors)
         node = _backward_of(tensors)
@@ -122,7 +142,6 @@ class Verified:
 
     def _watch(self, node: Any, meter: StepMeter) -> None:
         """Measure the backward, should it ever run."""
-        handles: list[Any] = []
         is_begun = False
 
         def before(gradients: Iterable[torch.Tensor | None]) -> None:
@@ -133,13 +152,12 @@ class Verified:
                 self._open = meter
 
         def after(*_: object) -> None:
-            for handle in handles:
-                handle.remove()
+            self._drop_watch()
             if is_begun and self._open is meter:  # else another thread's forward took it for a failed one
                 self._is_done, self._open = True, None
                 self._judge(measured(self._plan, *meter.end_backward()))
 
-        handles += [node.register_prehook(before), node.register_hook(after)]
+        self._handles = [node.register_prehook(before), node.register_hook(after)]
 
     def _judge(self, found: Measurement) -> None:
         """Tell what was measured; over budget, learn from it first."""
@@ -167,7 +185,7 @@ class Verified:
                 stacklevel=2,
             )
             return
-        self._steps, self._is_done = 0, False
+        self._tries, self._has_run, self._is_done = 0, False, False
         logger.warning(
             "rematpass: %s: planned again with %s left free: predicted %s",
             *(self._plan.graph_name, format_bytes(excess), format_bytes(self._plan.peak_bytes)),
@@ -191,6 +209,11 @@ def _report(found: Measurement) -> None:
         f"{_in_words(found)}, which is over budget. Try: memory_budget={lower}, which leaves room for the difference",
         stacklevel=2,
     )
+
+
+def _tensors_in(outputs: Any) -> list[torch.Tensor]:
+    several = outputs if isinstance(outputs, (list, tuple)) else (outputs,)
+    return [o for o in several if isinstance(o, torch.Tensor)]
 
 
 def _backward_of(outputs: Iterable[torch.Tensor]) -> Any | None:

@@ -114,7 +114,7 @@ def collect_facts(
         static_bytes=_static_bytes(joint, _block_bytes(device_type)),
         device_type=device_type,
         relaid_bytes=sum(relaid.values()),
-        open_sizes=open_sizes(joint.nodes),
+        open_sizes=open_sizes(node.meta.get("val") for node in joint.nodes),
         static_inputs=joint.static_inputs,
     )
 

@@ -10,7 +10,6 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 
 import torch
-from torch import fx
 
 from .. import torch_compat
 
@@ -53,11 +52,10 @@ def _first(*candidates: int | None) -> int:
     return next(c for c in candidates if c is not None)
 
 
-def open_sizes(nodes: Iterable[fx.Node]) -> tuple[OpenSize, ...]:
-    """Dynamic dimensions of any value of the graph that may exceed what is planned for, by name."""
+def open_sizes(values: Iterable[object]) -> tuple[OpenSize, ...]:
+    """Dynamic dimensions of any value of a graph that may exceed what is planned for, by name."""
     found: dict[str, int] = {}
-    for node in nodes:
-        value = node.meta.get("val")
+    for value in values:
         sizes: Iterable[int | torch.SymInt] = value.shape if isinstance(value, torch.Tensor) else ()
         for size in sizes:
             if isinstance(size, torch.SymInt):

@@ -266,3 +266,32 @@ def test_a_damaged_lesson_counts_as_none(tmp_path, caplog):
 def test_steps_in_cuda_graphs_are_not_measured():
     assert uses_cuda_graphs({"triton.cudagraphs": True})
     assert not uses_cuda_graphs({})
+
+
+@pytest.mark.filterwarnings("ignore:The .grad attribute")  # torch's own, of a block's input
+def test_a_block_that_many_places_share_is_measured_once_and_not_before_its_backward_ran(caplog):
+    """Their forwards run one after the other, and the first backward is compiled when it runs."""
+    caplog.set_level(logging.INFO, "rematpass.verify")
+    blocks, x = nn.ModuleList(Layers(1) for _ in range(4)), torch.randn(512, 256)
+    smallest = rematpass.plan(blocks[0], (x.clone().requires_grad_(),), memory_budget="none").smallest_peak_bytes
+    for block in blocks:
+        block.compile(backend="rematpass", options={"memory_budget": smallest})
+    for _ in range(4):
+        y = x
+        for block in blocks:
+            y = block(y)
+        y.sum().backward()
+        blocks.zero_grad()
+    lines = measured_lines(caplog)
+    assert len(lines) == len({line.split(":")[1] for line in lines})
+    assert lines
+    assert not [line for line in lines if "over budget" in line]
+
+
+def test_sizes_without_a_bound_are_not_measured(caplog):
+    caplog.set_level(logging.INFO, "rematpass.verify")
+    model = Layers(2)
+    compiled = torch.compile(model, backend="rematpass", dynamic=True, options={"memory_budget": "none"})
+    for rows in (8, 16, 512, 512):
+        train(model, compiled, torch.randn(rows, 256), 1)
+    assert measured_lines(caplog) == []
