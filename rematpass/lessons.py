@@ -60,7 +60,11 @@ class Lessons:
         return found if isinstance(found, int) and found > 0 else 0
 
     def note(self, excess_bytes: int) -> None:
-        """Remember for the next compilation, in this process or another."""
+        """Remember for the next compilation, in this process or another; what was known and is larger stays.
+
+        Else a plan that is the smallest there is, and little above its prediction, would undo what made it.
+        """
+        excess_bytes = max(excess_bytes, self.recall())
         try:
             self._path.parent.mkdir(parents=True, exist_ok=True)
             write_whole(self._path, json.dumps({"schema": SCHEMA, "excess_bytes": excess_bytes}) + "\n")

@@ -257,6 +257,7 @@ def test_a_damaged_lesson_counts_as_none(tmp_path, caplog):
     lessons = Lessons(tmp_path, "key")
     assert lessons.recall() == 0
     lessons.note(7)
+    lessons.note(3)
     assert lessons.recall() == 7
     (tmp_path / "lessons" / "key.json").write_text("{")
     assert lessons.recall() == 0

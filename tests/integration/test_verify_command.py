@@ -5,24 +5,11 @@ import json
 
 import pytest
 import torch
-from torch import nn
-from torch.nn import functional
 
 import rematpass
 from rematpass import cli
+from tests.perceptron import Perceptron
 from tests.processes import ROOT
-
-
-class Perceptron(nn.Module):
-    def __init__(self) -> None:
-        super().__init__()
-        self.layers = nn.ModuleList(nn.Linear(128, 128) for _ in range(6))
-
-    def forward(self, x: torch.Tensor) -> torch.Tensor:
-        for layer in self.layers:
-            x = functional.gelu(layer(x)) + x
-        return x.square().mean()
-
 
 MODEL = f"""
 import sys
@@ -42,7 +29,7 @@ try:
         print("step", step)
         try:
             compiled(torch.ones(int(sys.argv[1]), 128)).backward()
-        except Exception as error:
+        except Exception as error:  # as some training loops do: the stop must get past it
             print("swallowed", error)
 finally:
     print("closed")

@@ -1,12 +1,9 @@
 """Peaks as formulas: exact where they hold, refused where they do not."""
 
 import copy
-import itertools
 import json
 import math
 import pickle
-import random
-from fractions import Fraction
 
 import pytest
 import sympy
@@ -16,10 +13,6 @@ from torch.nn import functional
 
 import rematpass
 from rematpass.errors import OptionError, RematError
-from rematpass.formula.largest import find_largest
-from rematpass.formula.pieces import Piece, cpu_attention, polynomial_to_sympy
-from rematpass.formula.polynomial import Grid, Polynomial
-from rematpass.formula.sums import ByteSum, may_be_equal
 from rematpass.look import look_at_step
 from rematpass.sized.sample import take_sample
 from rematpass.solve.liveness import simulate
@@ -293,66 +286,6 @@ def test_crossovers_that_are_none(fused_plan, asked, words):
         fused_plan.crossover(**asked)
 
 
-def polynomial(**terms):
-    """Coefficients by names such as b1s2."""
-    return Polynomial.of({(int(k[1]), int(k[3])): Fraction(c) for k, c in terms.items()})
-
-
-def test_polynomials_go_through_what_they_are_given():
-    wanted = polynomial(b1s2=3, b0s2=Fraction(1, 2), b0s1=Fraction(-1, 2), b0s0=7)
-    grid = Grid([(2, 5), (3, 8, 21)])
-    assert grid.fit([int(wanted.at(p)) for p in grid.points]) == wanted
-    assert str(polynomial_to_sympy(wanted, (BATCH, SEQUENCE))) == str(
-        3 * BATCH * SEQUENCE**2 + SEQUENCE**2 / 2 - SEQUENCE / 2 + 7
-    )
-
-
-def test_rounding_is_left_out_only_where_nothing_is_rounded():
-    one, block, size = polynomial(b0s0=1), polynomial(b0s0=512), polynomial(b1s1=4)
-    piece = Piece("round_up", (one, size, block))
-    assert ByteSum.of([piece], [range(1, 9), range(128, 1025, 128)]) == ByteSum(size)
-    rounded = ByteSum.of([piece], [range(1, 9), range(128, 1025, 64)])
-    assert rounded.at((3, 192)) == 5 * 512 == rounded.to_sympy((BATCH, SEQUENCE)).subs({BATCH: 3, SEQUENCE: 192})
-
-
-def test_scratch_of_the_cpus_attention_is_the_same_as_an_expression():
-    arguments = tuple(polynomial(**k) for k in ({"b0s1": 1}, {"b0s1": 1}, {"b0s0": 32}, {"b0s0": 2}))
-    for is_backward, length in itertools.product((0, 1), (7, 31, 32, 191, 192, 511, 767, 768, 5000)):
-        piece = Piece("cpu_attention", (*arguments, polynomial(b0s0=is_backward)))
-        bytes_there = cpu_attention(length, length, 32, 2, is_backward)
-        assert piece.at((1, length)) == bytes_there == piece.to_sympy((BATCH, SEQUENCE)).subs({SEQUENCE: length})
-
-
-@pytest.mark.parametrize("seed", range(12))
-def test_nothing_that_can_be_the_largest_is_left_out(seed):
-    draw = random.Random(seed)
-    ranges = [range(2, 6), range(4, 40, draw.choice([1, 4]))]
-    one, block = polynomial(b0s0=1), polynomial(b0s0=512)
-    sums = []
-    for _ in range(20):
-        terms = {f"b{i}s{j}": draw.randint(-3, 9) for i in (0, 1) for j in (0, 1, 2) if draw.random() < 0.4}
-        size = polynomial(b0s0=1000, b1s1=draw.randint(1, 40))
-        own = ByteSum.of([Piece("round_up", (one, size, block))], ranges) + ByteSum(polynomial(**terms))
-        shared = ((ByteSum(polynomial(b0s0=400)), (ByteSum(polynomial(b1s1=10)),)),) if draw.random() < 0.3 else ()
-        sums.append(ByteSum(own.polynomial, own.pieces, shared))
-    largest = find_largest(sums, ranges)
-    for point in itertools.product(*ranges):
-        assert max(own.at(point) for own in sums) == max(sums[i].at(point) for i in largest)
-
-
-def test_what_is_shared_by_accident_is_counted_where_sizes_are_equal():
-    own, other = ByteSum(polynomial(b1s1=8)), ByteSum(polynomial(b1s0=320))
-    ranges = [range(1, 9), range(8, 65)]
-    assert may_be_equal(own, other, ranges)
-    assert not may_be_equal(own, other, [range(1, 9), range(41, 65)])
-    total_bytes = ByteSum(polynomial(b1s1=24), shared=((own, (other,)),))
-    for point, expected in (((2, 39), 24 * 78), ((2, 40), 16 * 80), ((2, 41), 24 * 82)):
-        assert total_bytes.at(point) == expected
-        assert (
-            total_bytes.to_sympy((BATCH, SEQUENCE)).subs(dict(zip((BATCH, SEQUENCE), point, strict=True))) == expected
-        )
-
-
 class Padded(nn.Module):
     """Works on multiples of 16 tokens, as some kernels do."""
 
@@ -436,7 +369,9 @@ def test_a_decision_that_computes_again_is_followed_as_well(device):
 
 
 def test_images_on_a_cpu_work_in_blocks():
-    make = lambda: nn.Sequential(nn.Conv2d(3, 16, 3), nn.BatchNorm2d(16), nn.ReLU(), nn.Conv2d(16, 8, 3))  # noqa: E731
+    def make():
+        return nn.Sequential(nn.Conv2d(3, 16, 3), nn.BatchNorm2d(16), nn.ReLU(), nn.Conv2d(16, 8, 3))
+
     model, x = meta(make, 4, 3, 20, 20)
     plan = rematpass.plan(model, (x,), device="cpu", memory_budget="none", loss=total)
     formula = plan.formula
