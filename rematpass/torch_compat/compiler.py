@@ -16,7 +16,7 @@ from torch import fx
 from torch._dynamo.eval_frame import innermost_backend  # 2.11-2.15
 from torch._dynamo.exc import ShortenTraceback  # 2.11-2.15
 
-from .fusion import guarded_choices, one_kernel_a_call
+from .fusion import calls_within, guarded_choices
 
 
 def compile_fx(
@@ -49,7 +49,7 @@ def compile_fx(
         room = room_bytes()
         if room is None:
             return compile_fx_inner(*args, **kwargs)
-        with V.set_choices_handler(guarded_choices(room)), config.patch(held), one_kernel_a_call():
+        with V.set_choices_handler(guarded_choices(room)), config.patch(held), calls_within(room):
             return compile_fx_inner(*args, **kwargs)
 
     return cast("Callable[..., Any]", inductor(gm, list(inputs), inner_compile=inner, config_patches=patches))

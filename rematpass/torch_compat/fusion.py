@@ -61,21 +61,62 @@ def _vanishes(earlier: Any, later: Any) -> bool:
 
 
 @contextlib.contextmanager
-def one_kernel_a_call() -> Iterator[None]:
-    """Inside, Inductor's C++ calls kernels one by one (`CppScheduling`, 2.11-2.15).
+def calls_within(room_bytes: int) -> Iterator[None]:
+    """Inside, Inductor's C++ puts kernels into one call only where live bytes allow it (`CppScheduling`, 2.11-2.15).
 
-    Otherwise it puts all generated kernels between two that are not generated into one call: what any of them writes
-    is allocated before the first, what any of them reads is freed after the last. A U-Net took 16 % more than planned.
+    By itself it does so with all generated kernels between two that are not generated: what any of them writes is
+    allocated before the first, what any of them reads is freed after the last. A U-Net took 16 % more than planned.
     """
     from torch._inductor.codegen.cpp import CppScheduling
 
     scheduling: Any = CppScheduling
-    most = scheduling.MAX_FUSED_KERNEL_ARGS_NUM
-    scheduling.MAX_FUSED_KERNEL_ARGS_NUM = 0
+    original = scheduling.ready_to_flush
+    ends = _CallEnds(room_bytes)
+    scheduling.ready_to_flush = lambda backend: original(backend) or ends.has(backend.scheduler)
     try:
         yield
     finally:
-        scheduling.MAX_FUSED_KERNEL_ARGS_NUM = most
+        scheduling.ready_to_flush = original
+
+
+class _CallEnds:
+    """After which kernels a call has to end, so that live memory stays within the plan's."""
+
+    def __init__(self, room_bytes: int) -> None:
+        self._room = room_bytes
+        self._scheduler: Any = None
+        self._ends: set[str] = set()
+
+    def has(self, scheduler: Any) -> bool:
+        """Whether the call ends with the kernel that was generated last."""
+        if self._scheduler is not scheduler:
+            self._scheduler, self._ends = scheduler, set(_find_call_ends(scheduler, self._room))
+        return scheduler.current_node.get_name() in self._ends
+
+
+def _find_call_ends(scheduler: Any, room_bytes: int) -> Iterator[str]:
+    """The kernels with which a call ends: what the next one writes would not fit beside what the call still holds.
+
+    Counted too high where a kernel writes over what it reads, so calls may be shorter than they could, never longer.
+    """
+    size = _buffer_bytes(scheduler)
+    live, dead = sum(count for name, count in size.items() if name not in scheduler.name_to_buf), 0
+    for node, following in itertools.pairwise((*scheduler.nodes, None)):
+        inside = _inside(node)
+        live += sum(size.get(name, 0) for name in _written_names(node) if name not in inside)
+        dead += sum(size.get(name, 0) for name in node.last_usage if name not in inside)
+        if following is not None and not node.is_extern() and not following.is_extern():
+            inside = _inside(following)
+            if live + sum(size.get(name, 0) for name in _written_names(following) if name not in inside) <= room_bytes:
+                continue
+        live, dead = live - dead, 0
+        yield node.get_name()
+
+
+def _inside(node: Any) -> set[str]:
+    """What a kernel writes for itself only: it never reaches memory."""
+    own = set(node.get_operation_names())
+    return {b.get_name() for b in node.get_outputs() if all(user.get_name() in own for user in b.users)}
 
 
 class _FusionGuard:

@@ -122,6 +122,16 @@ def plain_inductor(model: Any) -> Any:
     return torch.compile(model, options=SCALAR)
 
 
+def words_of_refusal(make: Make, backend: str) -> str | None:
+    """What torch.compile says to a step that it cannot run, whoever is the backend; None if it can."""
+    torch._dynamo.reset()
+    try:
+        run_step(make, lambda model: torch.compile(model, backend=backend))
+    except RuntimeError as error:
+        return str(error).replace(backend, "")
+    return None
+
+
 def run_step(make: Make, wrap: Wrap = as_it_is, step: Step = forward_backward) -> Outcome:
     """Build, run the step from fixed seeds, and note what is left."""
     torch.manual_seed(0)
