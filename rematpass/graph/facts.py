@@ -95,6 +95,8 @@ def collect_facts(
         kind = kind_of(node, device_type)
         if kind is Kind.PART and values[inputs[0]].kind is Kind.VIEW:
             kind = Kind.VIEW  # one of several views (split, unbind): no memory of its own
+        if is_fusing and kind is Kind.POINTWISE and _is_addressed(node):
+            kind = Kind.REDUCTION  # what is read may be fused into it, what it returns is stored
         root = values[inputs[0]].root if kind is Kind.VIEW and inputs else i
         value = _describe(node, kind, inputs, root, i == root, device_type, declared)
         scratch = _scratch_bytes(node, kind, device_type, is_fusing=is_fusing)
@@ -150,6 +152,14 @@ def _describe(
         access=0,
         module=module_path(node),
         source=source_line(node),
+    )
+
+
+def _is_addressed(node: fx.Node) -> bool:
+    """Whether a reader asks for strides: Inductor stores what `as_strided` reads (`lowering.py`, 2.11 to 2.15)."""
+    return any(
+        base_name(reader.target) == "as_strided" or (kind_of(reader) is Kind.VIEW and _is_addressed(reader))
+        for reader in node.users
     )
 
 

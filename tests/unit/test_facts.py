@@ -47,6 +47,17 @@ def test_views_cost_nothing_and_live_in_their_base():
     assert by_name["t"].view_bytes == 96
 
 
+def test_what_is_shown_by_strides_is_stored_under_fusion():
+    def function(x):
+        return (x.exp().reshape(4, 4).as_strided((4, 4), (4, 1)).sin() * x).cos()
+
+    joint = joint_of(function, [matrix(4, 4)])
+    for is_fusing, kind in ((True, Kind.REDUCTION), (False, Kind.POINTWISE)):
+        kinds = {value.name: value.kind for value in collect_facts(joint, is_fusing=is_fusing).values}
+        assert kinds["exp"] is kind
+        assert kinds["sin"] is Kind.POINTWISE
+
+
 def test_views_are_told_apart_by_the_elements_they_show():
     def function(x):
         y = x.exp()
