@@ -114,9 +114,10 @@ def _find_call_ends(scheduler: Any, room_bytes: int) -> Iterator[str]:
 
 
 def _inside(node: Any) -> set[str]:
-    """What a kernel writes for itself only: it never reaches memory."""
+    """What a kernel writes for itself only and does not store; sums that another loop of it reads are stored."""
     own = set(node.get_operation_names())
-    return {b.get_name() for b in node.get_outputs() if all(user.get_name() in own for user in b.users)}
+    made = (buffer for part in node.get_nodes() if not part.is_reduction() for buffer in part.get_outputs())
+    return {buffer.get_name() for buffer in made if all(user.get_name() in own for user in buffer.users)}
 
 
 class _FusionGuard:

@@ -7,10 +7,12 @@ import pytest
 import torch
 from hypothesis import HealthCheck, Phase, given, settings
 from torch import nn
+from torch._inductor.utils import run_and_get_code
 from torch.nn import functional
 
 import rematpass
 from rematpass.check.measure import storage_bytes
+from rematpass.torch_compat import compile_uncached
 from tests.strategies import torch_programs
 
 # Kernels without vector instructions compile twice as fast and allocate the same.
@@ -131,6 +133,35 @@ def test_gradients_and_peaks(make, shape, is_as_eager):
         torch.testing.assert_close(found, expected, rtol=1e-4, atol=1e-6)
         assert plan.peak_bytes <= budget
         assert measured <= plan.peak_bytes * 1.01
+
+
+class Chain(nn.Module):
+    """Generated kernels only, each freeing what the one before returned."""
+
+    def __init__(self):
+        super().__init__()
+        self.scale = nn.Parameter(torch.ones(64))
+
+    def forward(self, x):
+        x = x * self.scale
+        for i in range(6):
+            x = torch.tanh(x - x.mean(i % 2, keepdim=True))
+        return x.square().mean()
+
+
+def test_kernels_share_a_call_where_there_is_room():
+    torch.manual_seed(0)
+    model, x = Chain(), torch.randn(512, 64)
+    plan = rematpass.plan(model, (x,), memory_budget="none")
+
+    def calls(budget):
+        """C++ functions of both halves; each is called once and compiled by itself."""
+        with compile_uncached():
+            (plan, _, measured), codes = run_and_get_code(compiled_step, model, x, budget)
+        assert measured <= plan.peak_bytes * 1.005
+        return sum(code.count("async_compile.cpp_pybinding(") for code in codes)
+
+    assert calls(plan.fastest_peak_bytes * 6 // 5) < calls(plan.smallest_peak_bytes)
 
 
 def test_batch_norm_counts_a_batch_once():
