@@ -18,8 +18,8 @@ from typing import Any
 FUSION_REACH = 4
 
 
-# Kernels share a call up to this share of the room: where views of one buffer are handed on, the count is a little low.
-# A small Mamba took 1.7 % more than its room with the whole of it, and takes what is planned with this (2026-11).
+# Kernels share a call up to this share of the room. With the whole of it a small Mamba took 1.7 % more than its room;
+# why the count was low there is not known. With this it takes what is planned (2026-11; nothing between was tried).
 CALLS_SHARE = 31 / 32
 
 
