@@ -102,7 +102,8 @@ class _CallEnds:
 def _find_call_ends(scheduler: Any, room_bytes: int) -> Iterator[str]:
     """The kernels with which a call ends: what the next one writes would not fit beside what the call still holds.
 
-    Counted too high where a kernel writes over what it reads, so calls may be shorter than they could, never longer.
+    Counted too high where a kernel writes over what it reads, so calls may be shorter than they could. Perhaps too low
+    where a node that runs nothing (`NopKernelSchedulerNode`) is named: Inductor never ends a call there.
     """
     size = _buffer_bytes(scheduler)
     live, dead = sum(count for name, count in size.items() if name not in scheduler.name_to_buf), 0
