@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import itertools
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from typing import Any
 
 # Kernels further apart than this in Inductor's order are not fused where a plan is followed. Fusing moves one of them,
@@ -16,11 +16,6 @@ from typing import Any
 # torch's own limit (for readers of one tensor only), an 8-block transformer planned at 76 MiB took 80 to 90 (2026-11,
 # torch 2.13 on CPU; below 4 not tried).
 FUSION_REACH = 4
-
-
-# Kernels share a call up to this share of the room. With the whole of it a small Mamba took 1.7 % more than its room;
-# why the count was low there is not known. With this it takes what is planned (2026-11; nothing between was tried).
-CALLS_SHARE = 31 / 32
 
 
 # Set in a node's `meta`: its result is to be in memory from there on (`GraphLowering.run_node`, 2.11-2.15). By itself
@@ -76,7 +71,7 @@ def calls_within(room_bytes: int) -> Iterator[None]:
 
     scheduling: Any = CppScheduling
     original = scheduling.ready_to_flush
-    ends = _CallEnds(int(room_bytes * CALLS_SHARE))
+    ends = _CallEnds(room_bytes)
     scheduling.ready_to_flush = lambda backend: original(backend) or ends.has(backend.scheduler)
     try:
         yield
@@ -102,21 +97,39 @@ class _CallEnds:
 def _find_call_ends(scheduler: Any, room_bytes: int) -> Iterator[str]:
     """The kernels with which a call ends: what the next one writes would not fit beside what the call still holds.
 
-    Counted too high where a kernel writes over what it reads, so calls may be shorter than they could. Perhaps too low
-    where a node that runs nothing (`NopKernelSchedulerNode`) is named: Inductor never ends a call there.
+    Counted too high where a kernel writes over what it reads, so calls may be shorter than they could.
     """
     size = _buffer_bytes(scheduler)
     live, dead = sum(count for name, count in size.items() if name not in scheduler.name_to_buf), 0
-    for node, following in itertools.pairwise((*scheduler.nodes, None)):
-        inside = _inside(node)
-        live += sum(size.get(name, 0) for name in _written_names(node) if name not in inside)
-        dead += sum(size.get(name, 0) for name in node.last_usage if name not in inside)
-        if following is not None and not node.is_extern() and not following.is_extern():
-            inside = _inside(following)
-            if live + sum(size.get(name, 0) for name in _written_names(following) if name not in inside) <= room_bytes:
-                continue
+    made: set[str] = set()
+    for nodes, following in itertools.pairwise((*_with_what_runs_nothing(scheduler.nodes), ())):
+        live += sum(size.get(name, 0) for name in _stored_names(nodes) - made)
+        made |= _stored_names(nodes)
+        gone = {name for node in nodes for name in node.last_usage}
+        dead += sum(size.get(name, 0) for name in gone if name in made or name not in scheduler.name_to_buf)
+        added = sum(size.get(name, 0) for name in _stored_names(following) - made)
+        is_between = following and not nodes[0].is_extern() and not following[0].is_extern()
+        if is_between and live + added <= room_bytes:
+            continue
         live, dead = live - dead, 0
-        yield node.get_name()
+        yield nodes[0].get_name()
+
+
+def _with_what_runs_nothing(nodes: Iterable[Any]) -> Iterator[tuple[Any, ...]]:
+    """Each node with those after it that run nothing (`NopKernelSchedulerNode`): Inductor ends no call after them."""
+    from torch._inductor.scheduler import NopKernelSchedulerNode
+
+    group: list[Any] = []
+    for node in nodes:
+        if group and not isinstance(node, NopKernelSchedulerNode):
+            yield tuple(group)
+            group = []
+        group.append(node)
+    yield tuple(group)
+
+
+def _stored_names(nodes: Iterable[Any]) -> set[str]:
+    return {name for node in nodes for name in _written_names(node) if name not in _inside(node)}
 
 
 def _inside(node: Any) -> set[str]:
@@ -166,7 +179,7 @@ class _FusionGuard:
         self._scheduler, self._last, self._size = scheduler, {}, _buffer_bytes(scheduler)
         for node in nodes:
             for name in _written_names(node):
-                first[name] = node.min_order
+                first.setdefault(name, node.min_order)
                 self._last.setdefault(name, node.min_order)
             for name in _read_names(node):
                 self._last[name] = max(self._last.get(name, 0), node.max_order)
@@ -183,7 +196,17 @@ def _read_names(node: Any) -> list[str]:
 
 
 def _written_names(node: Any) -> list[str]:
-    return [buffer.get_name() for buffer in node.get_outputs()]
+    return [_home(buffer).get_name() for buffer in node.get_outputs()]
+
+
+def _home(buffer: Any) -> Any:
+    """The buffer whose memory is written: a part of a concatenation lies in the whole."""
+    from torch._inductor.ir import NonOwningLayout
+    from torch._inductor.virtualized import V
+
+    while isinstance(layout := buffer.node.layout, NonOwningLayout):
+        buffer = V.graph.scheduler.name_to_buf[layout.view.get_name()]
+    return buffer
 
 
 def _output_names() -> list[str]:
@@ -194,10 +217,14 @@ def _output_names() -> list[str]:
 
 def _buffer_bytes(scheduler: Any) -> dict[str, int]:
     """Bytes of every buffer and of every graph input that dies inside (parameters do not), 2.11-2.15."""
+    from torch._inductor.dependencies import StarDep
     from torch._inductor.memory import compute_size_for_scheduler_buffer, get_freeable_input_buf
     from torch._inductor.virtualized import V
     from torch.utils._ordered_set import OrderedSet
 
     sizes = {name: pair[1] for name, pair in compute_size_for_scheduler_buffer(scheduler.name_to_buf).items()}
-    inputs = get_freeable_input_buf(scheduler.nodes, OrderedSet(V.graph.graph_inputs))
-    return {**sizes, **{name: buffer.mpi_buffer.size_free for name, buffer in inputs.items()}}
+    sizes.update((name, 0) for name, buffer in scheduler.name_to_buf.items() if _home(buffer) is not buffer)
+    for name in get_freeable_input_buf(scheduler.nodes, OrderedSet(V.graph.graph_inputs)):
+        # The whole of it: the size that comes with the name is what one kernel reads, of a slice half.
+        sizes[name] = V.graph.get_dep_size_hint(StarDep(name))
+    return sizes

@@ -8,11 +8,12 @@ import torch
 from hypothesis import HealthCheck, Phase, given, settings
 from torch import nn
 from torch._inductor.utils import run_and_get_code
+from torch._inductor.virtualized import V
 from torch.nn import functional
 
 import rematpass
 from rematpass.check.measure import storage_bytes
-from rematpass.torch_compat import compile_uncached
+from rematpass.torch_compat import compile_uncached, fusion
 from tests.strategies import torch_programs
 
 # Kernels without vector instructions compile twice as fast and allocate the same.
@@ -162,6 +163,37 @@ def test_kernels_share_a_call_where_there_is_room():
         return sum(code.count("async_compile.cpp_pybinding(") for code in codes)
 
     assert calls(plan.fastest_peak_bytes * 6 // 5) < calls(plan.smallest_peak_bytes)
+
+
+class Gated(nn.Module):
+    """The backward reads the two halves of what it gets one by one, and joins their gradients."""
+
+    def __init__(self):
+        super().__init__()
+        self.up = nn.Linear(64, 128)
+        self.down = nn.Linear(64, 64)
+
+    def forward(self, x):
+        value, gate = self.up(x).chunk(2, -1)
+        return self.down(self.down(functional.silu(value)) * functional.silu(gate)).square().mean()
+
+
+def test_all_of_an_input_counts_where_kernels_read_parts(monkeypatch):
+    counted = {}
+    original = fusion._buffer_bytes
+
+    def record(scheduler):
+        sizes = original(scheduler)
+        inputs = {name: value for name, value in V.graph.graph_inputs.items() if name in sizes}
+        counted.update((tuple(value.get_size()), sizes[name]) for name, value in inputs.items())
+        return sizes
+
+    monkeypatch.setattr(fusion, "_buffer_bytes", record)
+    model, x = Gated(), torch.randn(256, 64)
+    fastest = rematpass.plan(model, (x,), memory_budget="none").fastest_peak_bytes
+    with compile_uncached():
+        compiled_step(model, x, fastest)
+    assert counted[256, 128] == 256 * 128 * 4
 
 
 def test_batch_norm_counts_a_batch_once():
