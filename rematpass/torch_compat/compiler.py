@@ -16,6 +16,7 @@ from torch import fx
 from torch._dynamo.eval_frame import innermost_backend  # 2.11-2.15
 from torch._dynamo.exc import ShortenTraceback  # 2.11-2.15
 
+from .draws import draws_in_order
 from .fusion import calls_within, guarded_choices
 
 
@@ -33,7 +34,7 @@ def compile_fx(
         patches: Inductor options.
         room_bytes: asked when a half is lowered: how much may be live beside the graph's static inputs. Fusion that
             would need more is refused (see `_FusionGuard`), freed buffers are not held back, and the order of the graph
-            stands; None leaves Inductor as it is.
+            stands; with None only that of random draws does.
     """
     from torch._inductor import config
     from torch._inductor.compile_fx import compile_fx as inductor
@@ -47,9 +48,12 @@ def compile_fx(
     @functools.wraps(compile_fx_inner)
     def inner(*args: Any, **kwargs: Any) -> Any:
         room = room_bytes()
-        if room is None:
-            return compile_fx_inner(*args, **kwargs)
-        with V.set_choices_handler(guarded_choices(room)), config.patch(held), calls_within(room):
+        with contextlib.ExitStack() as stack:
+            stack.enter_context(draws_in_order())
+            if room is not None:
+                stack.enter_context(V.set_choices_handler(guarded_choices(room)))
+                stack.enter_context(config.patch(held))
+                stack.enter_context(calls_within(room))
             return compile_fx_inner(*args, **kwargs)
 
     return cast("Callable[..., Any]", inductor(gm, list(inputs), inner_compile=inner, config_patches=patches))

@@ -6,7 +6,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import torch
@@ -282,4 +282,17 @@ def programs(*, most: int = 7, is_random: bool | None = None) -> st.SearchStrate
         is_training=st.sampled_from([True, True, True, False]),
         pins=st.lists(_PINS, max_size=2).map(lambda pins: tuple(pins) if len(pins) == 2 else ()),
         shares=st.lists(_SHARES, min_size=1, max_size=3, unique=True).map(lambda s: tuple(sorted(s, reverse=True))),
+    )
+
+
+def deep_programs(*, least: int = 4, most: int = 7) -> st.SearchStrategy[Program]:
+    """Modules whose activations are most of the peak, each block reading the newest value: budgets mean something."""
+    steps = st.lists(_steps([*NOT_RANDOM, *sorted(RANDOM)]), min_size=least, max_size=most)
+    return st.builds(
+        Program,
+        steps=steps.map(lambda found: tuple(replace(step, x=0, region="", is_frozen=False) for step in found)),
+        outputs=st.just((Output("mean"),)),
+        sizes=st.builds(Sizes, st.sampled_from([32, 64]), st.just(8), st.sampled_from([8, 16])),
+        dtype=_DTYPES,
+        shares=st.just((50, 0)),
     )

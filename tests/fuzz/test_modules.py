@@ -14,7 +14,7 @@ from hypothesis import HealthCheck, Phase, given, settings
 
 from tests.differential.steps import SCALAR, Backend, OpByOp, close, equal
 
-from .modules import programs
+from .modules import Program, Step, deep_programs, programs
 from .replay import Replay
 from .trial import Tally, Trial, tolerance, torch_op_by_op
 
@@ -81,8 +81,18 @@ def test_a_few_modules(mode, examples, most, record_property):
     assert tally.compared >= examples / 2
 
 
+# An operator that draws, and masks from seeds: which of them advanced the generator first hung on the budget.
+TWO_KINDS = Program((Step("add", y=0),) * 3 + (Step("bernoulli_in_place", y=0), Step("transformer", y=0)))
+
+
+def test_draws_of_two_kinds_happen_in_the_same_order_at_any_budget():
+    trial("backend", Tally("backend")).run(TWO_KINDS)
+
+
 # Mode, programs, most blocks in one.
 LONG = [("replay", 1000, 7), ("op_by_op", 100, 7), ("backend", 30, 5), ("backend_alike", 30, 5)]
+# Modules of which most budgets below the fastest plan's peak keep something else.
+DEEP = [("replay", 300), ("backend", 30)]
 
 
 @pytest.mark.fuzz
@@ -91,6 +101,17 @@ def test_many_modules(mode, examples, most, capfd, record_property):
     tally = Tally(mode, announce=capfd.disabled)
     try:
         explore(mode, programs(most=most), int(os.environ.get("FUZZ_EXAMPLES", examples)), tally)
+    finally:
+        tally.show()
+        record_property("tally", str(tally))
+
+
+@pytest.mark.fuzz
+@pytest.mark.parametrize(("mode", "examples"), DEEP, ids=[mode for mode, _ in DEEP])
+def test_many_deep_modules(mode, examples, capfd, record_property):
+    tally = Tally(mode, announce=capfd.disabled)
+    try:
+        explore(mode, deep_programs(), int(os.environ.get("FUZZ_EXAMPLES", examples)), tally)
     finally:
         tally.show()
         record_property("tally", str(tally))
