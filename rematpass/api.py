@@ -14,10 +14,10 @@ import torch
 from torch import fx
 
 from . import torch_compat
-from .backend import Halves, Partitioner, compile_patches, device_type, errors_pass, plan_topic, plans_of
+from .backend import Halves, Partitioner, compile_patches, device_type, errors_pass, plan_topic, plans_of, take_apart
 from .device import make_settings
 from .errors import OptionError
-from .graph.capture import JointProgram, capture_joint
+from .graph.capture import JointProgram
 from .look import Step, look_at_step
 from .options import Options, parse_options
 from .pipeline import Settings, needs_plan, plan_and_split, trace_curve
@@ -270,7 +270,7 @@ class PartitionFn:
         flat = [n.meta.get("val") for n in gm.graph.nodes if n.op == "placeholder"]
         topic = plan_topic(gm, flat, self._options)
         settings = make_settings(self._options, device_type(flat), topic, is_fusing=False)
-        joint = capture_joint(gm, num_fwd_outputs, static)
+        joint = take_apart(gm, num_fwd_outputs, static)
         if not needs_plan(joint):
             return torch_compat.plain_partition(
                 gm, joint_inputs, num_fwd_outputs=num_fwd_outputs, static_indices=static

@@ -21,8 +21,9 @@ from torch import fx
 
 from . import torch_compat
 from .device import make_settings
+from .emit.copies import copy_overwritten
 from .errors import RematError
-from .graph.capture import JointProgram, capture_joint
+from .graph.capture import JointProgram, capture_joint, find_overwritten
 from .graph.facts import module_path
 from .graph.sizes import open_sizes
 from .lessons import Lessons, corrected, may_learn
@@ -41,6 +42,14 @@ Halves = tuple[fx.GraphModule, fx.GraphModule]
 # Plans made while one dynamo graph is being compiled, for whoever asked for the compilation.
 _NOTED: ContextVar[list[Plan] | None] = ContextVar("rematpass_noted", default=None)
 _PLANS = "_rematpass_plans"
+
+
+def take_apart(
+    gm: fx.GraphModule, num_fwd_outputs: int, static: list[int] | None, *, is_fusing: bool = False
+) -> JointProgram:
+    """A joint graph as it is planned; see `capture_joint`."""
+    copy_overwritten(gm, find_overwritten(gm))
+    return capture_joint(gm, num_fwd_outputs, static, is_fusing=is_fusing)
 
 
 class Partitioner(torch_compat.CustomPartitionerFn):
@@ -63,7 +72,7 @@ class Partitioner(torch_compat.CustomPartitionerFn):
     def _split(
         self, gm: fx.GraphModule, joint_inputs: Sequence[object], num_fwd_outputs: int, static: list[int] | None
     ) -> Halves:
-        joint = capture_joint(gm, num_fwd_outputs, static, is_fusing=self._settings.is_fusing)
+        joint = take_apart(gm, num_fwd_outputs, static, is_fusing=self._settings.is_fusing)
         if needs_plan(joint):
             try:
                 planned = plan_and_split(joint, self._settings, f"graph {len(_noted())}")
@@ -87,9 +96,7 @@ class Partitioner(torch_compat.CustomPartitionerFn):
     ) -> T:
         """What `use` makes of the joint graph that the hook is handed."""
         with errors_pass():
-            joint = capture_joint(
-                gm, num_fwd_outputs, static_lifetime_input_indices, is_fusing=self._settings.is_fusing
-            )
+            joint = take_apart(gm, num_fwd_outputs, static_lifetime_input_indices, is_fusing=self._settings.is_fusing)
             if not needs_plan(joint):
                 raise RematError("nothing to plan: no parameter or input of the model needs a gradient")
             return use(joint, self._settings)

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-import torch
 from torch import fx
 
 from .. import torch_compat
@@ -65,14 +64,9 @@ def capture_joint(
         side = _backward_side(nodes, ids)
         fold_sums(gm, [node for node, is_backward in zip(nodes, side, strict=True) if is_backward])
         nodes, ids = _number(gm)
-    primals = [i for i, n in enumerate(nodes) if n.op == "placeholder" and not _is_backward_input(n)]
-    overwritten = [nodes[i] for i in _mutated(gm, nodes, ids, primals)]
-    side = _backward_side(nodes, ids)
-    if _copy_overwritten(gm, overwritten, {node for node, late in zip(nodes, side, strict=True) if late}):
-        nodes, ids = _number(gm)
-        primals = [i for i, n in enumerate(nodes) if n.op == "placeholder" and not _is_backward_input(n)]
     output = next(n for n in gm.graph.nodes if n.op == "output")
     outputs = tuple(ids[leaf] if isinstance(leaf, fx.Node) else None for leaf in torch_compat.leaves(output.args))
+    primals = _primals(nodes)
     forward_outputs = outputs[:num_fwd_outputs]
     is_backward = _backward_side(nodes, ids)
     return JointProgram(
@@ -87,31 +81,21 @@ def capture_joint(
     )
 
 
-def _copy_overwritten(gm: fx.GraphModule, inputs: list[fx.Node], backward: set[fx.Node]) -> bool:
-    """Make all that reads an input which the step writes to and the backward reads, read a copy; whether there is one.
+def find_overwritten(gm: fx.GraphModule) -> list[fx.Node]:
+    """Inputs that the step writes to and the backward reads, themselves or a view of them.
 
-    Inductor's joint passes put the input in place of its `clone`, also where it is written to later: the backward would
-    read what was written.
+    Inductor's joint passes put an input in place of its `clone`, also where it is written to later.
     """
-    copied = [p for p in inputs if isinstance(p.meta.get("val"), torch.Tensor) and _is_read_in(backward, p)]
-    first = next(n for n in gm.graph.nodes if n.op != "placeholder")
-    for p in copied:
-        readers = [n for n in p.users if n.op != "output" and not _writes_to(n, p)]
-        with gm.graph.inserting_before(first):
-            copy = gm.graph.call_function(torch.ops.aten.clone.default, (p,))
-        copy.meta["val"] = p.meta["val"].clone()
-        for reader in readers:
-            reader.replace_input_with(p, copy)
-    return bool(copied)
+    nodes, ids = _number(gm)
+    written = _mutated(gm, nodes, ids, _primals(nodes))
+    if not written:
+        return []
+    late = {node for node, is_backward in zip(nodes, _backward_side(nodes, ids), strict=True) if is_backward}
 
+    def is_read_late(node: fx.Node) -> bool:
+        return any(r in late or (kind_of(r) is Kind.VIEW and is_read_late(r)) for r in node.users)
 
-def _writes_to(node: fx.Node, read: fx.Node) -> bool:
-    return isinstance(node.target, torch._ops.OpOverload) and node.target._schema.is_mutable and node.args[0] is read
-
-
-def _is_read_in(backward: set[fx.Node], node: fx.Node) -> bool:
-    """Whether a node of the backward reads it or a view of it."""
-    return any(r in backward or (kind_of(r) is Kind.VIEW and _is_read_in(backward, r)) for r in node.users)
+    return [nodes[i] for i in written if is_read_late(nodes[i])]
 
 
 def _gather_parts(gm: fx.GraphModule) -> None:
@@ -127,6 +111,10 @@ def _gather_parts(gm: fx.GraphModule) -> None:
 def _number(gm: fx.GraphModule) -> tuple[tuple[fx.Node, ...], dict[fx.Node, int]]:
     nodes = tuple(n for n in gm.graph.nodes if n.op != "output")
     return nodes, {node: i for i, node in enumerate(nodes)}
+
+
+def _primals(nodes: tuple[fx.Node, ...]) -> list[int]:
+    return [i for i, n in enumerate(nodes) if n.op == "placeholder" and not _is_backward_input(n)]
 
 
 def _is_backward_input(node: fx.Node) -> bool:
