@@ -288,8 +288,10 @@ def inductor_options(memory_budget: object = "auto", **options: object) -> dict[
         **options: further options, ours and Inductor's.
 
     Returns:
-        A dict for `torch.compile(model, options=...)`; deep-copyable and comparable.
+        A dict for `torch.compile(model, options=...)`; deep-copyable and comparable. With `save=` or `recompute=`,
+        steps are not taken from torch's caches: what globs find hangs on names that the caches do not look at.
     """
     parsed = _read(memory_budget, options)
     settings = make_settings(parsed, "cuda" if torch.cuda.is_available() else "cpu", parsed.fingerprint())
-    return compile_patches(parsed, Partitioner(settings, parsed.on_error))
+    has_globs = bool(parsed.save or parsed.recompute)
+    return compile_patches(parsed, Partitioner(settings, parsed.on_error, may_cache=not has_globs))

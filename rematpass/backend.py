@@ -15,6 +15,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
 from typing import Any, TypeVar
+from uuid import uuid4
 
 import torch
 from torch import fx
@@ -56,12 +57,16 @@ class Partitioner(torch_compat.CustomPartitionerFn):
     """Splits joint graphs for Inductor. Holds settings only: Inductor pickles it into its cache key.
 
     `is_guarded` says that the halves are lowered under our fusion guard; code made without it must not be taken for it.
+    `may_cache`: what is in the settings says all that the partition hangs on besides the graph.
     """
 
-    def __init__(self, settings: Settings, on_error: str = "raise", *, is_guarded: bool = False) -> None:
+    def __init__(
+        self, settings: Settings, on_error: str = "raise", *, is_guarded: bool = False, may_cache: bool = True
+    ) -> None:
         self._settings = settings
         self._on_error = on_error
         self._is_guarded = is_guarded
+        self._may_cache = may_cache
 
     def __call__(self, gm: fx.GraphModule, joint_inputs: Sequence[object], **facts: Any) -> Halves:
         """Inductor's hook: (joint graph, its inputs) -> (forward, backward)."""
@@ -102,14 +107,18 @@ class Partitioner(torch_compat.CustomPartitionerFn):
             return use(joint, self._settings)
 
     def uuid(self) -> str:
-        """Inductor's cache key for us: equal settings and code, equal partition."""
+        """Inductor's cache key for us: equal settings and code, equal partition; never the same twice if not cached."""
+        return self._stands_for if self._may_cache else f"{self._stands_for}-{uuid4().hex}"
+
+    @property
+    def _stands_for(self) -> str:
         return f"rematpass-{self._settings.fingerprint}-{self._on_error}-{self._is_guarded}"
 
     def __eq__(self, other: object) -> bool:
-        return isinstance(other, Partitioner) and self.uuid() == other.uuid()
+        return isinstance(other, Partitioner) and self._stands_for == other._stands_for
 
     def __hash__(self) -> int:
-        return hash(self.uuid())
+        return hash(self._stands_for)
 
 
 @contextmanager

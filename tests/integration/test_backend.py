@@ -290,6 +290,25 @@ def test_inductor_options_work_with_plain_compile():
     assert plan.budget_bytes is None
 
 
+class Named(nn.Module):
+    def __init__(self, name):
+        super().__init__()
+        self.parts = nn.ModuleDict({name: nn.Tanh()})
+
+    def forward(self, x):
+        return torch.stack([part(x) for part in self.parts.values()]).exp().sum()
+
+
+def test_inductor_options_find_the_names_of_each_model():
+    """Equal graphs but for their module paths, which torch's caches do not look at."""
+    options = rematpass.inductor_options(memory_budget="none", save=["parts.first*"], **SCALAR)
+    x = torch.randn(4, 8, requires_grad=True)
+    torch.compile(Named("first"), options=options)(x).backward()
+    torch._dynamo.reset()
+    with pytest.raises(rematpass.OptionError, match=r"parts\.first"):
+        torch.compile(Named("second"), options=options)(x)
+
+
 def test_partition_fn_notes_its_plans():
     split = rematpass.partition_fn(memory_budget="1GiB")
     x = torch.ones(4, requires_grad=True)
