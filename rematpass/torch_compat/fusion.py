@@ -125,11 +125,12 @@ def _with_what_runs_nothing(nodes: Iterable[Any]) -> Iterator[tuple[Any, ...]]:
             yield tuple(group)
             group = []
         group.append(node)
-    yield tuple(group)
+    if group:
+        yield tuple(group)
 
 
 def _stored_names(nodes: Iterable[Any]) -> set[str]:
-    return {name for node in nodes for name in _written_names(node) if name not in _inside(node)}
+    return {name for node in nodes for name in set(_written_names(node)) - _inside(node)}
 
 
 def _inside(node: Any) -> set[str]:
@@ -204,8 +205,12 @@ def _home(buffer: Any) -> Any:
     from torch._inductor.ir import NonOwningLayout
     from torch._inductor.virtualized import V
 
-    while isinstance(layout := buffer.node.layout, NonOwningLayout):
-        buffer = V.graph.scheduler.name_to_buf[layout.view.get_name()]
+    known = V.graph.scheduler.name_to_buf
+    while isinstance(layout := getattr(buffer.node, "layout", None), NonOwningLayout):
+        name = layout.view.get_name()
+        if name not in known:  # an input of the graph
+            break
+        buffer = known[name]
     return buffer
 
 
