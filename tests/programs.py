@@ -64,6 +64,8 @@ class Builder:
             static_bytes=self.static_bytes,
             is_fusing=is_fusing,
             access=tuple(row.get("access", 0) for row in rows),
+            operations=tuple(row.get("operations", 1) for row in rows),
+            constants=tuple(row.get("constants", ()) for row in rows),
         )
 
     def _ancestors(self, values: list[int]) -> set[int]:

@@ -100,6 +100,11 @@ def _forward_op(draw: st.DrawFn, b: Builder, values: list[int]) -> int:
         return parts[1]
     if kind is POINTWISE:
         flags |= {"is_heavy": draw(st.booleans()), "is_drawn": draw(st.integers(0, 5)) == 0}
+        # Two long functions and what they read are too much for one kernel, three that share one are not.
+        flags |= {
+            "operations": draw(st.sampled_from([1, 1, 15, 24])),
+            "constants": draw(st.sampled_from([(), (0,), (1,)])),
+        }
     return b.add(kind, *inputs, size=draw(SIZES), ns=draw(TIMES), **flags)
 
 

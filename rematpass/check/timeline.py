@@ -17,6 +17,8 @@ from ..solve.program import Kind, Program, Schedule
 _FROM_MEMORY = (Kind.EXTERN, Kind.PART)
 # What Inductor stores though it could be fused: it has several readers and reads more than this (2.13).
 _MOST_READS_SHARED = 4
+# The longest function that Inductor leaves unstored where it reads one tensor for one reader (2.13).
+_LONGEST = 100
 
 # A storage, or an input of the graph, and the views through which it is read, the innermost first (`Program.access`).
 Load = tuple[int, tuple[int, ...]]
@@ -85,6 +87,7 @@ class _Storage:
     outside: set[Load] = field(default_factory=set)
     is_fused: bool = False
     is_heavy: bool = False
+    steps: set[Load] = field(default_factory=set)  # whose functions it contains, its own and what is fused into it
     needed_until: int = -1
 
 
@@ -182,10 +185,21 @@ class _Half:
             is_needed = i in held or any(kind in _FROM_MEMORY for kind in kinds)
             is_shared = len(kinds) > 1
             most = _MOST_READS_SHARED if is_shared else program.most_reads
-            is_fusible = len(ultimate[i]) + len(storage.outside) <= most and not (is_shared and storage.is_heavy)
+            inner = ({(t, (*first, *way)) for t, first in self._storages[s].steps} for s, way in fused)
+            storage.steps = {(i, ())}.union(*inner)
+            reads = len(ultimate[i]) + len(storage.outside)
+            longest = program.most_operations if is_shared or reads > 1 else max(_LONGEST, program.most_operations)
+            is_short = reads + self._count_operations(storage.steps) <= longest
+            is_fusible = is_short and reads <= most and not (is_shared and storage.is_heavy)
             storage.is_fused = is_fusible and not is_needed and not program.is_drawn[storage.op]
             storage.is_heavy = storage.is_heavy and storage.is_fused
         return {i: reads for i, reads in ultimate.items() if not self._storages[i].is_fused}
+
+    def _count_operations(self, steps: set[Load]) -> int:
+        """Steps of a fused function and the scalars in it."""
+        ops = [self._storages[i].op for i, _ in steps]
+        own = sum(self._program.operations[op] for op in ops) if self._program.operations else len(ops)
+        return own + len({c for op in ops for c in self._program.constants[op]} if self._program.constants else ())
 
     def _fuse_drawn(self, sources: dict[int, set[Load]]) -> bool:
         """Mark random numbers that only the kernel right behind them reads, one each; says whether there are any."""

@@ -18,7 +18,7 @@ from ..declared import DeclaredOp
 from ..solve.program import Kind
 from .capture import JointProgram
 from .flops import count_flops, tensors_in
-from .op_traits import access_of, base_name, is_drawn, is_heavy, kind_of
+from .op_traits import access_of, base_name, constants_in, count_operations, is_drawn, is_heavy, kind_of
 from .sizes import OpenSize, concrete, open_sizes
 from .workspace import relaid_bytes, workspace_bytes
 
@@ -32,7 +32,7 @@ class ValueFacts:
 
     `size_bytes` is its whole storage when it owns one, else 0; `view_bytes` what it shows of it; `workspace_bytes` is
     live beside inputs and result while it is computed; `access` numbers the ways of showing a storage, as in
-    `Program.access`; `labels` are the user's names for it (`rematpass.name`).
+    `Program.access`; `operations` and `constants` as there; `labels` are the user's names for it (`rematpass.name`).
     """
 
     name: str
@@ -49,6 +49,8 @@ class ValueFacts:
     is_heavy: bool
     is_drawn: bool
     access: int
+    operations: int
+    constants: tuple[int, ...]
     module: str
     source: str
     labels: tuple[str, ...] = ()
@@ -90,6 +92,7 @@ def collect_facts(
     values: list[ValueFacts] = []
     ways: list[tuple[str, ...]] = []
     numbers: dict[tuple[str, ...], int] = {(): 0}
+    scalars: dict[str, int] = {}
     for i, node in enumerate(joint.nodes):
         inputs = tuple(dict.fromkeys(ids[u] for u in node.all_input_nodes))
         kind = kind_of(node, device_type)
@@ -102,7 +105,8 @@ def collect_facts(
         scratch = _scratch_bytes(node, kind, device_type, is_fusing=is_fusing)
         ways.append(access_of(node, ways[inputs[0]]) if root != i else ())
         access = numbers.setdefault(ways[i], len(numbers))
-        values.append(replace(value, workspace_bytes=scratch, access=access))
+        constants = tuple(scalars.setdefault(c, len(scalars)) for c in constants_in(node))
+        values.append(replace(value, workspace_bytes=scratch, access=access, constants=constants))
     for i, node in enumerate(joint.nodes):
         label = "" if joint.is_backward[i] else torch_compat.user_label(node)
         if label and values[i].kind is Kind.VIEW:
@@ -150,6 +154,8 @@ def _describe(
         is_heavy=device_type == "cpu" and is_heavy(node),
         is_drawn=is_drawn(node),
         access=0,
+        operations=count_operations(node),
+        constants=(),
         module=module_path(node),
         source=source_line(node),
     )

@@ -38,6 +38,16 @@ _VIEW = frozenset(("_unsafe_view", "reshape"))
 # What Inductor takes for expensive on a CPU (`StorageBox.should_realize_on_reuse`, 2.13).
 _HEAVY = words("exp sigmoid tanh log log10 log1p log2")
 _DRAWN = words("inductor_random")
+# What only fills, copies or looks up: nothing is computed.
+_NO_STEPS = words(
+    "clone embedding empty empty_like empty_strided fill full full_like lift_fresh_copy new_empty new_empty_strided",
+    "new_full new_ones new_zeros ones ones_like repeat scalar_tensor zeros zeros_like _unsafe_index",
+)
+# What asks of every element whether it lies in a part: one or two comparisons of its place, a choice.
+_PLACED = words("select_backward select_scatter slice_backward slice_scatter")
+_STEPS = dict.fromkeys(_PLACED, 2) | {"constant_pad_nd": 5, "slice_backward": 4, "slice_scatter": 4}
+# Numbers among the arguments of these are sizes, axes or exponents that are multiplied out.
+_NO_CONSTANTS = words("arange cat embedding eye gather index iota pow roll repeat _unsafe_index")
 # Views that show the same elements in the same order.
 _REGROUPING = words("alias detach expand lift_fresh reshape squeeze unsqueeze view _unsafe_view view_as_real")
 
@@ -104,6 +114,32 @@ def is_heavy(node: fx.Node) -> bool:
 def is_drawn(node: fx.Node) -> bool:
     """Random numbers; Inductor (`inductor_random` in lowering.py, 2.13) stores them, and may fuse them away later."""
     return base_name(node.target) in _DRAWN
+
+
+def count_operations(node: fx.Node) -> int:
+    """Steps of the operator's function for one element as Inductor counts them, reads and constants left out."""
+    name = base_name(node.target)
+    return 0 if name in _NO_STEPS else _STEPS.get(name, 1)
+
+
+def constants_in(node: fx.Node) -> tuple[str, ...]:
+    """Scalars in the operator's function, each with the type in which it is a constant of its own, and places."""
+    value = node.meta.get("val")
+    dtype = value.dtype if isinstance(value, torch.Tensor) else type(value)
+    found = [f"{number} {dtype}" for number in _numbers(node)]
+    if found and base_name(node.target) in _PLACED:
+        found[0] = f"place along {found[0]}"  # the first number is the axis
+        found += [f"0.0 {dtype}"] * base_name(node.target).endswith("_backward")  # elsewhere the gradient is zero
+    return tuple(dict.fromkeys(found))
+
+
+def _numbers(node: fx.Node) -> tuple[object, ...]:
+    name = base_name(node.target)
+    if name in _NO_CONSTANTS:
+        return ()
+    if name.startswith(("zeros", "ones", "new_zeros", "new_ones")):
+        return (0.0 if "zeros" in name else 1.0,)
+    return tuple(a for a in node.args if isinstance(a, (int, float)))
 
 
 def access_of(view: fx.Node, base: tuple[str, ...]) -> tuple[str, ...]:

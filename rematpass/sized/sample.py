@@ -75,11 +75,11 @@ def _differences(one: Sample, other: Sample) -> Iterator[str]:
 
 def _program_differences(one: Sample, other: Sample) -> Iterator[str]:
     a, b = one.program, other.program
-    for name in ("kind", "root", "is_backward", "in_forward", "is_heavy", "is_drawn", "access"):
+    for name in ("kind", "root", "is_backward", "in_forward", "is_heavy", "is_drawn", "access", "operations"):
         for v, (mine_is, theirs_is) in enumerate(zip(getattr(a, name), getattr(b, name), strict=True)):
             if mine_is != theirs_is:
                 yield f"{one.facts.values[v].name} has {name} {mine_is} in one and {theirs_is} in the other"
-    for name in ("forward_outputs", "backward_outputs", "is_fusing", "most_reads"):
+    for name in ("forward_outputs", "backward_outputs", "is_fusing", "most_reads", "most_operations"):
         if getattr(a, name) != getattr(b, name):
             yield f"{name} differ"
 

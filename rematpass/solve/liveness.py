@@ -4,15 +4,16 @@ In: a `Program` and a `Schedule`. Out: `Timeline`, byte-exact for its model of t
 
 Model of a fusing executor (Inductor's lowering, torch 2.13, `graph.py` and `ir.py`): a pointwise result is computed
 inside its readers unless something needs it in memory - an op that is not generated (matmul, convolution, attention),
-the graph's output, several uses of an expensive function or of many inputs - or it is random numbers that not only the
-very next kernel reads. Its own inputs then live until those readers have run. A pointwise result may take over a dying
-input of the same size that it reads element for element. An executor that does not fuse stores everything.
+the graph's output, several uses of an expensive function or of many inputs, a function of too many steps - or it is
+random numbers that not only the very next kernel reads. Its own inputs then live until those readers have run. A
+pointwise result may take over a dying input of the same size that it reads element for element. An executor that does
+not fuse stores everything.
 """
 
 from __future__ import annotations
 
 import itertools
-from collections.abc import Iterable, Sequence, Set
+from collections.abc import Container, Iterable, Sequence, Set
 from dataclasses import dataclass
 
 import numpy as np
@@ -24,6 +25,9 @@ from .trace import Trace, kept_values, trace_sequence
 # Inductor stores a pointwise result that reads more than 4 buffers and has several readers
 # (`realize_reads_threshold`), or more than `Program.most_reads` whoever reads it; torch 2.13 defaults.
 SHARED_READS = 4
+# One that a single tensor is read for may have a function this long whatever `Program.most_operations` says, as long
+# as it has one reader (`GraphLowering.run_node`, torch 2.13).
+LONGEST = 100
 
 _PRIME, _MASK = 1_000_003, (1 << 40) - 1
 
@@ -193,28 +197,37 @@ def _find_stored(
     kind = tables.kind[trace.ops]
     kind[: trace.given] = Kind.INPUT
     pointwise = np.flatnonzero(kind == Kind.POINTWISE)
-    limit = np.where(readers > 1, SHARED_READS, program.most_reads)
-    limit[needed] = -1  # stored whatever it reads
+    most_reads = np.where(readers > 1, SHARED_READS, program.most_reads)
+    most_reads[needed] = -1  # stored whatever it reads
     starts = np.searchsorted(trace.readers, pointwise).tolist()
     stops = np.searchsorted(trace.readers, pointwise, side="right").tolist()
-    flat, width = trace.reads.tolist(), count + 1
+    flat, width, own = trace.reads.tolist(), count + 1, tables.length.tolist()
     ways, is_plain = trace.access.tolist(), not trace.access.any()
     ops, shared = trace.ops[pointwise].tolist(), (readers[pointwise] > 1).tolist()
     sources: dict[int, Sequence[int] | Set[int]] = {}
     fused: dict[int, Sequence[int] | Set[int]] = {}
     heavy: set[int] = set()
-    rows = zip(pointwise.tolist(), ops, starts, stops, limit[pointwise].tolist(), shared, strict=True)
+    longest = max(LONGEST, program.most_operations)
+    length: dict[int, int] = {}  # per fused one at most so many steps, what several read counted several times
+    rows = zip(pointwise.tolist(), ops, starts, stops, most_reads[pointwise].tolist(), shared, strict=True)
     for i, op, start, stop, most, is_shared in rows:
         read: Sequence[int] | Set[int] = (*flat[start:stop], *program.outside[op])
         is_costly = program.is_heavy[op] or not heavy.isdisjoint(read)
+        is_first = fused.keys().isdisjoint(read)
+        steps = own[op] + (len(read) if is_first else sum([length.get(u, 1) for u in read]))
         if not is_plain and any(ways[start:stop]):
-            pairs = zip(flat[start:stop], ways[start:stop], strict=True)
-            seen = (_seen_through(way, fused.get(u, (u,)), width) for u, way in pairs)
+            pairs = zip(ways[start:stop], flat[start:stop], strict=True)
+            seen = (_seen_through(way, fused.get(u, (u,)), width) for way, u in pairs)
             read = set(program.outside[op]).union(*seen)
-        elif not fused.keys().isdisjoint(read):
+        elif not is_first:
             read = set().union(*(fused.get(u, (u,)) for u in read))
-        if len(read) <= most and not (is_costly and is_shared) and not program.is_drawn[op]:
+        most_steps = program.most_operations if is_shared or len(read) > 1 else longest
+        if steps > most_steps and len(read) <= most:
+            steps = len(read) + _count_operations(program, trace, i, fused)
+        is_short = len(read) <= most and steps <= most_steps
+        if is_short and not (is_costly and is_shared) and not program.is_drawn[op]:
             fused[i] = read
+            length[i] = steps
             if is_costly:
                 heavy.add(i)
         else:
@@ -222,6 +235,26 @@ def _find_stored(
     is_stored = np.ones(count, dtype=bool)
     is_stored[list(fused)] = False
     return is_stored, sources
+
+
+def _count_operations(program: Program, trace: Trace, i: int, fused: Container[int]) -> int:
+    """Steps and constants of what instance `i` computes with all that is fused into it, each once."""
+    todo: list[tuple[int, tuple[int, ...]]] = [(i, ())]
+    seen = set(todo)
+    constants: set[int] = set()
+    steps = 0
+    while todo:
+        u, ways = todo.pop()
+        op = trace.ops[u]
+        steps += program.operations[op] if program.operations else 1
+        constants.update(program.constants[op] if program.constants else ())
+        start, stop = np.searchsorted(trace.readers, [u, u + 1])
+        for read, way in zip(trace.reads[start:stop].tolist(), trace.access[start:stop].tolist(), strict=True):
+            found = (read, (*ways, way) if way else ways)
+            if read in fused and found not in seen:
+                seen.add(found)
+                todo.append(found)
+    return steps + len(constants)
 
 
 def _find_passing(

@@ -60,6 +60,9 @@ class Program:
         most_reads: a fusing executor stores a pointwise result that is made from more tensors.
         access: per op, in which way it shows its storage, as a number: 0 element for element, else one per way (every
             second row, transposed). One tensor read in two ways counts as two. Empty: all 0.
+        operations: per op, steps of its function for one element, reads and constants not counted. Empty: 1 each.
+        constants: per op, the scalars in its function, a number for each distinct one. Empty: none.
+        most_operations: a fusing executor stores a pointwise result whose function has more steps, reads and constants.
     """
 
     kind: tuple[Kind, ...]
@@ -81,6 +84,9 @@ class Program:
     is_fusing: bool
     most_reads: int = 8
     access: tuple[int, ...] = ()
+    operations: tuple[int, ...] = ()
+    constants: tuple[tuple[int, ...], ...] = ()
+    most_operations: int = 50
 
     def __len__(self) -> int:
         return len(self.kind)
@@ -117,6 +123,8 @@ class Program:
             self.is_drawn,
             tuple(map(len, self.outside)),
             is_askew,
+            self.operations or (1,) * len(self),
+            tuple(map(len, self.constants)) or (0,) * len(self),
         )
         return tuple(zip(*columns, strict=True))
 
@@ -152,7 +160,8 @@ class Tables:
     """A `Program` as arrays, for the rooms that walk through many schedules.
 
     `input_list[input_start[v]:input_start[v + 1]]` are the inputs of op v. `is_paid`: neither INPUT nor SYMBOL.
-    `is_extern`: reads from memory only (EXTERN, and PART, which names memory).
+    `length`: operations and constants of an op. `is_extern`: reads from memory only (EXTERN, and PART, which names
+    memory).
     """
 
     kind: NDArray[np.int64]
@@ -166,6 +175,7 @@ class Tables:
     in_forward: NDArray[np.bool_]
     is_heavy: NDArray[np.bool_]
     access: NDArray[np.int64]
+    length: NDArray[np.int64]
     is_view: NDArray[np.bool_]
     is_paid: NDArray[np.bool_]
     is_tangent: NDArray[np.bool_]
@@ -189,11 +199,19 @@ class Tables:
             in_forward=np.array(program.in_forward, dtype=bool),
             is_heavy=np.array(program.is_heavy, dtype=bool),
             access=np.array(program.access or (0,) * len(kind), dtype=np.int64),
+            length=np.array(_lengths(program), dtype=np.int64),
             is_view=kind == Kind.VIEW,
             is_paid=(kind != Kind.INPUT) & (kind != Kind.SYMBOL),
             is_tangent=is_backward & (kind == Kind.INPUT),
             is_extern=(kind == Kind.EXTERN) | (kind == Kind.PART),
         )
+
+
+def _lengths(program: Program) -> list[int]:
+    """Operations and constants of each op."""
+    steps = program.operations or (1,) * len(program)
+    constants = program.constants or ((),) * len(program)
+    return [n + len(c) for n, c in zip(steps, constants, strict=True)]
 
 
 @dataclass(frozen=True)

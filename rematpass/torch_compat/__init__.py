@@ -102,6 +102,7 @@ __all__ = [
     "matmul_precision",
     "memory_profile",
     "mode_patches",
+    "most_operations",
     "most_reads",
     "mutated_input_positions",
     "name_traced",
@@ -144,15 +145,24 @@ def has_onednn() -> bool:
 
 def most_reads(device_type: str) -> int:
     """How many tensors Inductor lets a pointwise result be made from before it stores it (2.11-2.15)."""
+    return _fusion_limit("acc_reads", device_type, 8)
+
+
+def most_operations(device_type: str) -> int:
+    """How many steps, reads and constants a fused function may have before Inductor stores its result (2.11-2.15)."""
+    return _fusion_limit("opcount", device_type, 30)
+
+
+def _fusion_limit(name: str, device_type: str, default: int) -> int:
     from torch._inductor import config
 
     settings: Any = config
-    own = settings.realize_acc_reads_threshold
+    own = getattr(settings, f"realize_{name}_threshold")
     if own is not None:
         return int(own)
-    if device_type == "cpu" and hasattr(settings, "realize_cpu_acc_reads_threshold"):
-        return int(settings.realize_cpu_acc_reads_threshold)
-    return int(getattr(settings, "_realize_acc_reads_threshold_default", 8))
+    if device_type == "cpu" and hasattr(settings, f"realize_cpu_{name}_threshold"):
+        return int(getattr(settings, f"realize_cpu_{name}_threshold"))
+    return int(getattr(settings, f"_realize_{name}_threshold_default", default))
 
 
 def matmul_precision() -> str:

@@ -89,29 +89,24 @@ def test_draws_of_two_kinds_happen_in_the_same_order_at_any_budget():
     trial("backend", Tally("backend")).run(TWO_KINDS)
 
 
-# Mode, programs, most blocks in one.
-LONG = [("replay", 1000, 7), ("op_by_op", 100, 7), ("backend", 30, 5), ("backend_alike", 30, 5)]
-# Modules of which most budgets below the fastest plan's peak keep something else.
-DEEP = [("replay", 300), ("backend", 30)]
+# Mode, what is drawn, programs. Of deep modules most budgets below the fastest plan's peak keep something else.
+LONG = [
+    ("replay", programs(most=7), 1000),
+    ("op_by_op", programs(most=7), 100),
+    ("backend", programs(most=5), 30),
+    ("backend_alike", programs(most=5), 30),
+    ("replay", deep_programs(), 300),
+    ("backend", deep_programs(), 30),
+]
+NAMES = ["replay", "op_by_op", "backend", "backend_alike", "replay-deep", "backend-deep"]
 
 
 @pytest.mark.fuzz
-@pytest.mark.parametrize(("mode", "examples", "most"), LONG, ids=[mode for mode, _, _ in LONG])
-def test_many_modules(mode, examples, most, capfd, record_property):
+@pytest.mark.parametrize(("mode", "strategy", "examples"), LONG, ids=NAMES)
+def test_many_modules(mode, strategy, examples, capfd, record_property):
     tally = Tally(mode, announce=capfd.disabled)
     try:
-        explore(mode, programs(most=most), int(os.environ.get("FUZZ_EXAMPLES", examples)), tally)
-    finally:
-        tally.show()
-        record_property("tally", str(tally))
-
-
-@pytest.mark.fuzz
-@pytest.mark.parametrize(("mode", "examples"), DEEP, ids=[mode for mode, _ in DEEP])
-def test_many_deep_modules(mode, examples, capfd, record_property):
-    tally = Tally(mode, announce=capfd.disabled)
-    try:
-        explore(mode, deep_programs(), int(os.environ.get("FUZZ_EXAMPLES", examples)), tally)
+        explore(mode, strategy, int(os.environ.get("FUZZ_EXAMPLES", examples)), tally)
     finally:
         tally.show()
         record_property("tally", str(tally))

@@ -164,6 +164,32 @@ def test_a_value_of_many_inputs_is_stored():
     assert many_reads(5, 2) == [100 + 50 + 64, 100 + 64 + 4, 100 + 64 + 8]
 
 
+def long_functions(operations, readers, *, reads=2, constants=((), ())):
+    """Two long functions, the second of the first and of the same sources."""
+    b = Builder(static_bytes=100)
+    x = b.given()
+    sources = [b.add(EXTERN, x, size=10) for _ in range(reads)]
+    p = b.add(POINTWISE, *sources, size=64, operations=operations[0], constants=constants[0])
+    q = b.add(POINTWISE, p, *sources, size=32, operations=operations[1], constants=constants[1])
+    found = [b.add(REDUCTION, q, size=4) for _ in range(readers)]
+    return forward_bytes(b, found)[reads:]
+
+
+def test_a_value_of_a_long_function_is_stored():
+    assert long_functions((24, 24), 1) == [120, 120, 124]  # with the two reads 50: computed inside the reader
+    stored = [120, 152, 136]
+    assert long_functions((24, 25), 1) == stored
+    assert long_functions((24, 24), 1, constants=((7,), (7,))) == stored
+    assert long_functions((23, 24), 1, constants=((7,), (7,))) == [120, 120, 124]  # one constant, though in both
+    assert long_functions((25, 24), 2) == [*stored, 140]
+
+
+def test_a_long_function_of_one_tensor_is_stored_later():
+    assert long_functions((49, 50), 1, reads=1) == [110, 110, 114]
+    assert long_functions((50, 50), 1, reads=1) == [110, 142, 136]
+    assert long_functions((25, 25), 2, reads=1) == [110, 142, 136, 140]
+
+
 def test_results_of_an_op_that_returns_several_exist_as_soon_as_it_ran():
     """The front end gives the op its results as workspace; each part counts from where it is taken out."""
     b = Builder(static_bytes=100)

@@ -4,7 +4,7 @@ import pytest
 import torch
 from torch.nn import functional
 
-from rematpass.graph.op_traits import base_name, is_heavy, kind_of
+from rematpass.graph.op_traits import base_name, constants_in, count_operations, is_heavy, kind_of
 from rematpass.solve.program import Kind
 from tests.tracing import joint_of
 
@@ -59,6 +59,24 @@ def test_convolution_is_no_loop_of_inductors():
 def test_inputs():
     joint = joint_of(lambda x: x.exp(), [matrix()])
     assert {kind_of(n) for n in joint.nodes if n.op == "placeholder"} == {Kind.INPUT}
+
+
+def test_steps_and_constants():
+    found = nodes_of(lambda x: torch.cos(x * 2.0 + 3) ** 2 + torch.full_like(x, 2.0))
+    described = {name: (count_operations(node), constants_in(node)) for name, node in found.items()}
+    two, three = "2.0 torch.float32", "3 torch.float32"
+    assert described["mul"] == (1, (two,))
+    assert described["add"] == (1, (three,))
+    assert described["cos"] == described["pow"] == (1, ())
+    assert two in described["full_like"][1] or two in described["full"][1]
+
+
+def test_steps_of_a_scattered_gradient():
+    joint = joint_of(lambda x: x[1].sin() + x[2].sin(), [matrix()])
+    scattered = [n for n in joint.nodes if base_name(n.target) == "select_backward"]
+    axis, zero = "place along 0 torch.float32", "0.0 torch.float32"
+    expected = [(2, (axis, f"{index} torch.float32", zero)) for index in (1, 2)]
+    assert sorted((count_operations(n), constants_in(n)) for n in scattered) == expected
 
 
 def test_heavy():
