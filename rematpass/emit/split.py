@@ -14,7 +14,6 @@ from torch import fx
 
 from .. import torch_compat
 from ..graph.capture import JointProgram
-from ..graph.workspace import IMAGE_RANK
 from ..solve.liveness import find_handed_over
 from ..solve.program import Decision, Kind, Program
 
@@ -69,7 +68,9 @@ def _is_image(node: fx.Node) -> bool:
     that goes to the backward: all weights of a ResNet would be held twice. What is kept through a flat view is not.
     """
     value = node.meta.get("val")
-    if not isinstance(value, torch.Tensor) or value.layout is not torch.strided or value.ndim != IMAGE_RANK:
+    if not isinstance(value, torch.Tensor) or value.layout is not torch.strided:
+        return False
+    if value.ndim != torch_compat.IMAGE_RANK:
         return False
     return all(isinstance(size, int) for size in value.shape) and value.is_contiguous()
 

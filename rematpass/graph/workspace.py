@@ -11,7 +11,7 @@ import torch
 from torch import fx
 
 from ..formula.pieces import Part
-from ..torch_compat import has_onednn, num_threads
+from ..torch_compat import IMAGE_RANK, has_onednn, num_threads
 from .gpu_attention import gpu_attention_parts
 from .op_traits import base_name
 from .sizes import concrete
@@ -24,7 +24,6 @@ THREAD_BYTES = 4096
 # Above this size of a kernel the gradient of a depthwise weight is computed with every channel padded to a whole block
 # of inputs by a whole block of outputs: 257 times the weight for 5 x 5 to 9 x 9, twice for 2 x 2 and 3 x 3 (2026-11).
 DEPTHWISE_KERNEL = 3
-IMAGE_RANK = 4
 # What a oneDNN primitive takes besides its copies: 8,448 bytes at 16 and 32 channels, up to 1.3 % of the peak more with
 # bias (2026-11, torch 2.13). With neither, a network of small convolutions measures 1.3 % above its prediction; twice
 # as much would predict it about 2 % too high.
@@ -53,6 +52,8 @@ def workspace_parts(node: fx.Node, device_type: str = "cpu", *, is_fusing: bool 
         is_relaid = is_fusing and _is_channels_last(node)
         size = _cpu_convolution_channels_last(node) if is_relaid else _cpu_convolution(node)
         return (Part("round_up", (1, size, 1)),)
+    if name == "scatter_add" and is_fusing:
+        return (Part("round_up", (1, _cpu_scatter(node), 1)),)
     return ()
 
 
@@ -122,6 +123,33 @@ def _cpu_convolution_channels_last(node: fx.Node) -> int:
     if is_backward and is_depthwise and max(kernel) > DEPTHWISE_KERNEL:
         copies = 1 + BLOCK_CHANNELS**2
     return (copies * blocked + relaid) * weight.element_size() + THREAD_BYTES * (2 + num_threads())
+
+
+def _cpu_scatter(node: fx.Node) -> int:
+    """With several threads Inductor calls torch's kernel (`use_scatter_fallback`, 2.11 to 2.15), and copies for it.
+
+    The gradient of a pooling folds images into two dimensions, which those laid out channels last do not have. Indices
+    are copied first and go then, before the smaller values are copied.
+    """
+    if num_threads() == 1:
+        return 0
+    convolutions = (n for n in node.graph.nodes if n.op == "call_function" and base_name(n.target) == "convolution")
+    return max(map(_refolded_bytes, node.args[2:4])) if any(map(_is_channels_last, convolutions)) else 0
+
+
+def _refolded_bytes(argument: object) -> int:
+    """Bytes of a view that an image laid out channels last does not have; 0 where it has it."""
+    base = argument.args[0] if isinstance(argument, fx.Node) and argument.args else None
+    image = base.meta.get("val") if isinstance(base, fx.Node) else None
+    shown = argument.meta.get("val") if isinstance(argument, fx.Node) else None
+    if not (isinstance(image, torch.Tensor) and isinstance(shown, torch.Tensor)) or image.ndim != IMAGE_RANK:
+        return 0
+    batch, channels, height, width = sizes = [concrete(size) for size in image.shape]
+    there = (sizes, [batch, channels, height * width])  # rows follow each other, channels lie between them
+    folded = [concrete(size) for size in shown.shape if concrete(size) != 1]
+    if any(folded == [size for size in shape if size != 1] for shape in there):
+        return 0
+    return math.prod(sizes) * image.element_size()
 
 
 def _blocked_bytes(tensor: torch.Tensor) -> int:

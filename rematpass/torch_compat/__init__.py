@@ -16,6 +16,7 @@ from torch.fx import Node
 
 from .again import LaterCompilation, keep_for_later
 from .compiler import (
+    IMAGE_RANK,
     as_compile_error,
     compile_fx,
     compile_uncached,
@@ -64,6 +65,7 @@ from .sizes import evaluated, traced_with, upper_bounds
 
 __all__ = [
     "COMPILED_NODE",
+    "IMAGE_RANK",
     "NO_VERSION_CHECK",
     "STORE_HERE",
     "CustomPartitionerFn",

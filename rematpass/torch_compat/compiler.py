@@ -19,6 +19,9 @@ from torch._dynamo.exc import ShortenTraceback  # 2.11-2.15
 from .draws import draws_in_order
 from .fusion import calls_within, guarded_choices
 
+# Dimensions of a batch of images.
+IMAGE_RANK = 4
+
 
 def compile_fx(
     gm: fx.GraphModule,
@@ -50,6 +53,8 @@ def compile_fx(
         room = room_bytes()
         with contextlib.ExitStack() as stack:
             stack.enter_context(draws_in_order())
+            if _lays_out_as_forward(args[0]):
+                stack.enter_context(config.patch(force_layout_optimization=True))
             if room is not None:
                 stack.enter_context(V.set_choices_handler(guarded_choices(room)))
                 stack.enter_context(config.patch(held))
@@ -57,6 +62,22 @@ def compile_fx(
             return compile_fx_inner(*args, **kwargs)
 
     return cast("Callable[..., Any]", inductor(gm, list(inputs), inner_compile=inner, config_patches=patches))
+
+
+def _lays_out_as_forward(half: fx.GraphModule) -> bool:
+    """Whether it must be told to lay images out channels last, as the forward does by itself.
+
+    Inductor (2.11-2.15, `GraphLowering.decide_layout_opt`) does that for oneDNN where it finds a convolution, and not
+    in a backward that recomputes none. Gradients of convolutions read copies in another layout there, and those of
+    depthwise ones take two to five times as long (2026-11, torch 2.13).
+    """
+    from torch._inductor import config
+
+    if not (cast("Any", config).layout_optimization and torch._C._has_mkldnn and torch.backends.mkldnn.enabled):
+        return False
+    gradients = half.graph.find_nodes(op="call_function", target=torch.ops.aten.convolution_backward.default)
+    tensors = [u.meta["val"] for n in gradients for u in n.args[:3]]
+    return bool(tensors) and all(t.device.type == "cpu" and t.ndim == IMAGE_RANK for t in tensors)
 
 
 def register_backend(name: str, backend: Callable[..., Any]) -> None:
