@@ -100,6 +100,8 @@ def collect_facts(
             kind = Kind.VIEW  # one of several views (split, unbind): no memory of its own
         if is_fusing and kind is Kind.POINTWISE and _is_addressed(node):
             kind = Kind.REDUCTION  # what is read may be fused into it, what it returns is stored
+        if is_fusing and kind in (Kind.POINTWISE, Kind.REDUCTION) and _is_complex(node):
+            kind = Kind.EXTERN
         root = values[inputs[0]].root if kind is Kind.VIEW and inputs else i
         value = _describe(node, kind, inputs, root, i == root, device_type, declared)
         scratch = _scratch_bytes(node, kind, device_type, is_fusing=is_fusing)
@@ -167,6 +169,12 @@ def _is_addressed(node: fx.Node) -> bool:
         base_name(reader.target) == "as_strided" or (kind_of(reader) is Kind.VIEW and _is_addressed(reader))
         for reader in node.users
     )
+
+
+def _is_complex(node: fx.Node) -> bool:
+    """Whether a tensor of it is: Inductor (`fallback_node_due_to_unsupported_type`, 2.11 to 2.15) calls torch then."""
+    values = [n.meta.get("val") for n in (node, *node.all_input_nodes)]
+    return any(tensor.is_complex() for value in values for tensor in tensors_in(value))
 
 
 def _scratch_bytes(node: fx.Node, kind: Kind, device_type: str, *, is_fusing: bool) -> int:

@@ -36,6 +36,15 @@ def matrix(*shape):
     return torch.ones(*shape, requires_grad=True)
 
 
+def test_complex_numbers_are_computed_by_torch():
+    joint = joint_of(lambda x: torch.view_as_real(torch.polar(x, x).exp() * 2).sin(), [matrix(4, 6)])
+    for is_fusing, kind in ((True, Kind.EXTERN), (False, Kind.POINTWISE)):
+        kinds = {value.op: value.kind for value in collect_facts(joint, is_fusing=is_fusing).values}
+        assert kinds["exp"] is kind
+        assert kinds["view_as_real"] is Kind.VIEW
+        assert kinds["sin"] is Kind.POINTWISE
+
+
 def test_views_cost_nothing_and_live_in_their_base():
     facts, by_name = facts_of(lambda x: x.exp().t().reshape(2, 12).sin(), matrix(4, 6))
     base = by_name["exp"]

@@ -59,3 +59,40 @@ def test_a_batch_is_laid_out_anew_unless_it_is_channels_last():
     assert relaid_bytes(node_of(convolve, images.to(memory_format=torch.channels_last), weight)) == 0
     assert relaid_bytes(node_of(lambda x, w: convolve(x.sin(), w), images, weight)) == 0
     assert relaid_bytes(node_of(lambda x: x.sin().exp() + convolve(x, x), torch.empty(3, 3, 3, 3))) > 0
+
+
+FOURIER = [
+    (lambda x: aten._fft_r2c(x, [1, 2], 0, True), torch.float32),
+    (lambda x: aten._fft_c2c(x, [1, 2], 0, True), torch.complex64),
+    (lambda x: aten._fft_c2c(x, [1], 0, True), torch.complex64),
+    (lambda x: aten._fft_c2r(x, [2], 2, 32), torch.complex64),
+    (lambda x: aten._fft_c2r(x, [1, 2], 2, 32), torch.complex64),
+]
+
+
+@pytest.mark.parametrize(("transform", "dtype"), FOURIER, ids=["r2c", "c2c", "c2c_outer", "c2r", "c2r_several"])
+def test_fourier_transforms_take_what_is_predicted(transform, dtype):
+    x = torch.randn(16, 32, 17, dtype=dtype)
+    graph = make_fx(transform, tracing_mode="fake")(x)
+    node = next(node for node in graph.graph.nodes if "fft" in str(node.target))
+    measured = rematpass.measure_peak(lambda: transform(x), device="cpu") - transform(x).untyped_storage().nbytes()
+    predicted = workspace_bytes(node)
+    assert 0.9 * measured <= predicted <= 1.05 * measured
+
+
+def test_the_gradient_of_a_pooling_copies_indices_of_images():
+    def scatter(images, weight, values, places):
+        hidden = aten.convolution(images, weight, None, [1, 1], [0, 0], [1, 1], False, [0, 0], 1)
+        flat = aten.view(places, [8, 64])
+        return aten.scatter_add(torch.zeros(8, 64), 1, flat, aten.view(values, [8, 64])) + hidden.sum()
+
+    def predicted(function, *tensors):
+        graph = make_fx(function, tracing_mode="fake")(*tensors)
+        node = next(node for node in graph.graph.nodes if "scatter_add" in str(node.target))
+        return workspace_bytes(node, is_fusing=True)
+
+    images, weight = torch.randn(2, 4, 8, 8), torch.randn(4, 4, 1, 1)
+    places = torch.zeros(2, 4, 8, 8, dtype=torch.int64)
+    assert predicted(scatter, images, weight, images, places) == places.nbytes
+    flat = torch.zeros(8, 64, dtype=torch.int64)
+    assert predicted(lambda x, index: aten.scatter_add(x, 1, index, x), torch.zeros(8, 64), flat) == 0
