@@ -11,7 +11,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F  # noqa: N812 (torch's own custom)
 
-from bench import convolutions, recurrent, transformers
+from bench import convolutions, recurrent, transformers, varied
 
 VOCABULARY = 2048
 Inputs = tuple[Tensor, ...]
@@ -67,6 +67,19 @@ def _hugging_face(name: str, first: str = "input_ids", **fields: object) -> nn.M
 
 def _small_resnet() -> nn.Module:
     return convolutions.ResNet((2, 2, 2, 2))
+
+
+def _images(count: int, size: int) -> Inputs:
+    return torch.randn(count, 3, size, size), torch.randint(0, 10, (count,))
+
+
+def _separable() -> nn.Module:
+    blocks = nn.Sequential(*(varied.SeparableBlock(32) for _ in range(4)))
+    return varied.Classifier(blocks, 32, 32, stride=2)
+
+
+def _branches() -> nn.Module:
+    return varied.Classifier(nn.Sequential(*(varied.BranchesBlock(128) for _ in range(3))), 128, 128)
 
 
 _LANGUAGE = {"vocab_size": VOCABULARY, "hidden_size": 192, "num_attention_heads": 4, "intermediate_size": 768}
@@ -142,7 +155,25 @@ CASES: dict[str, tuple[Callable[[], nn.Module], Callable[[], Inputs]]] = {
             hidden_sizes=[32, 64, 96, 128],
             num_labels=10,
         ),
-        lambda: (torch.randn(8, 3, 96, 96), torch.randint(0, 10, (8,))),
+        lambda: _images(8, 96),
+    ),
+    "separable": (_separable, lambda: _images(4, 48)),
+    "dense_blocks": (
+        lambda: varied.Classifier(varied.DenseBlock(32, 16, 6), 32, 32 + 6 * 16),
+        lambda: _images(4, 32),
+    ),
+    "branches": (_branches, lambda: _images(4, 32)),
+    "fourier": (
+        lambda: varied.FourierOperator(16, 8, 3),
+        lambda: (torch.randn(4, 32, 32, 1), torch.randn(4, 32, 32, 1)),
+    ),
+    "graph_attention": (
+        lambda: varied.GraphAttention(64, 3),
+        lambda: (torch.randn(2000, 64), torch.randint(0, 2000, (2, 16000)), torch.randint(0, 10, (2000,))),
+    ),
+    "wavenet": (
+        lambda: varied.GatedConvolutions(64, 6, 64),
+        lambda: (torch.randn(2, 1, 2048), torch.randint(0, 64, (2, 2048))),
     ),
 }
 """How to build each model, and its inputs."""
