@@ -129,7 +129,8 @@ def constants_in(node: fx.Node) -> tuple[str, ...]:
     found = [f"{number} {dtype}" for number in _numbers(node)]
     if found and base_name(node.target) in _PLACED:
         found[0] = f"place along {found[0]}"  # the first number is the axis
-        found += [f"0.0 {dtype}"] * base_name(node.target).endswith("_backward")  # elsewhere the gradient is zero
+    if base_name(node.target) in ("select_backward", "slice_backward"):
+        found.append(f"0.0 {dtype}")  # elsewhere the gradient is zero
     return tuple(dict.fromkeys(found))
 
 

@@ -25,8 +25,8 @@ from .trace import Trace, kept_values, trace_sequence
 # Inductor stores a pointwise result that reads more than 4 buffers and has several readers
 # (`realize_reads_threshold`), or more than `Program.most_reads` whoever reads it; torch 2.13 defaults.
 SHARED_READS = 4
-# One that a single tensor is read for may have a function this long whatever `Program.most_operations` says, as long
-# as it has one reader (`GraphLowering.run_node`, torch 2.13).
+# A function that reads one tensor and has one reader may be this long, whatever `Program.most_operations` says
+# (`GraphLowering.run_node`, torch 2.13).
 LONGEST = 100
 
 _PRIME, _MASK = 1_000_003, (1 << 40) - 1
@@ -213,13 +213,13 @@ def _find_stored(
     for i, op, start, stop, most, is_shared in rows:
         read: Sequence[int] | Set[int] = (*flat[start:stop], *program.outside[op])
         is_costly = program.is_heavy[op] or not heavy.isdisjoint(read)
-        is_first = fused.keys().isdisjoint(read)
-        steps = own[op] + (len(read) if is_first else sum([length.get(u, 1) for u in read]))
+        is_direct = fused.keys().isdisjoint(read)
+        steps = own[op] + (len(read) if is_direct else sum([length.get(u, 1) for u in read]))
         if not is_plain and any(ways[start:stop]):
-            pairs = zip(ways[start:stop], flat[start:stop], strict=True)
-            seen = (_seen_through(way, fused.get(u, (u,)), width) for way, u in pairs)
+            pairs = zip(flat[start:stop], ways[start:stop], strict=True)
+            seen = (_seen_through(way, fused.get(u, (u,)), width) for u, way in pairs)
             read = set(program.outside[op]).union(*seen)
-        elif not is_first:
+        elif not is_direct:
             read = set().union(*(fused.get(u, (u,)) for u in read))
         most_steps = program.most_operations if is_shared or len(read) > 1 else longest
         if steps > most_steps and len(read) <= most:

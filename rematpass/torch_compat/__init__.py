@@ -23,6 +23,7 @@ from .compiler import (
     compile_wrapper_of,
     config_state,
     current_compile_wrapper,
+    has_onednn,
     inductor_keys,
     mode_patches,
     outside_tracing,
@@ -138,11 +139,6 @@ def torch_version() -> str:
 def num_threads() -> int:
     """Threads that CPU kernels use now; their scratch grows with it."""
     return int(torch.get_num_threads())
-
-
-def has_onednn() -> bool:
-    """Whether convolutions on the CPU are oneDNN's (2.11-2.15)."""
-    return bool(torch._C._has_mkldnn)
 
 
 def most_reads(device_type: str) -> int:

@@ -73,11 +73,16 @@ def _lays_out_as_forward(half: fx.GraphModule) -> bool:
     """
     from torch._inductor import config
 
-    if not (cast("Any", config).layout_optimization and torch._C._has_mkldnn and torch.backends.mkldnn.enabled):
+    if not (cast("Any", config).layout_optimization and has_onednn() and torch.backends.mkldnn.enabled):
         return False
     gradients = half.graph.find_nodes(op="call_function", target=torch.ops.aten.convolution_backward.default)
     tensors = [u.meta["val"] for n in gradients for u in n.args[:3]]
     return bool(tensors) and all(t.device.type == "cpu" and t.ndim == IMAGE_RANK for t in tensors)
+
+
+def has_onednn() -> bool:
+    """Whether convolutions on the CPU are oneDNN's (2.11-2.15)."""
+    return bool(torch._C._has_mkldnn)
 
 
 def register_backend(name: str, backend: Callable[..., Any]) -> None:
