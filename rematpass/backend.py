@@ -271,10 +271,10 @@ def _compile_noted(
     noted: list[Plan] = []
     is_lowered = False
 
-    def room_bytes() -> int | None:
+    def room_bytes(is_backward: bool) -> int | None:
         nonlocal is_lowered
         is_lowered = True
-        return room_beside_inputs(noted[-1]) if noted else None
+        return room_beside_inputs(noted[-1], is_backward=is_backward) if noted else None
 
     token = _NOTED.set(noted)
     try:

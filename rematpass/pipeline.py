@@ -102,17 +102,21 @@ def needs_plan(joint: JointProgram) -> bool:
 def plan_and_split(joint: JointProgram, settings: Settings, graph_name: str) -> Planned:
     """All steps. Raises BudgetTooSmall before anything is emitted."""
     plan, inputs, decision = make_plan(joint, settings, graph_name)
-    is_ample = room_beside_inputs(plan) is None
+    is_ample = room_beside_inputs(plan, is_backward=False) is None
     forward, backward = split_program(joint, inputs.program, decision, store_in_place=not is_ample)
     check_split(forward, backward, joint.num_fwd_outputs)
     return Planned(forward, backward, plan)
 
 
-def room_beside_inputs(plan: Plan) -> int | None:
-    """Bytes that may be live beside the graph's inputs; None where memory is ample and Inductor may do as it likes."""
+def room_beside_inputs(plan: Plan, *, is_backward: bool) -> int | None:
+    """Bytes that may be live beside the inputs of a half; None where memory is ample and Inductor may do as it likes.
+
+    Copies of the graph's inputs in another layout are made in the forward and handed to the backward in their place.
+    """
     if plan.budget_bytes is None or plan.budget_bytes >= AMPLE * plan.fastest_peak_bytes:
         return None
-    return plan.peak_bytes - plan.static_bytes
+    with_copies = sum(row.bytes for row in plan.alive_at_peak if row.role == "input")
+    return plan.peak_bytes - (with_copies if is_backward else plan.static_bytes)
 
 
 def make_plan(joint: JointProgram, settings: Settings, graph_name: str) -> tuple[Plan, Inputs, Decision]:

@@ -5,6 +5,7 @@ In: a `Program`, what is kept, and phases. Out: ops in the order they run. Never
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Iterable
 
 import numpy as np
@@ -66,11 +67,36 @@ class Recorder:
         self.live.difference_update(v for v in values if v not in self._kept)
 
     def finish(self) -> Decision:
-        """The decision whose backward is what was recorded, forward values that it returns computed at its end."""
+        """The decision whose backward is what was recorded and read, the forward values that it returns at its end."""
         program = self._program
         self.demand(v for v in program.backward_outputs if not program.is_backward[v])
         first = forward_sequence(program)
-        return make_decision(program, Schedule(first, tuple(self.sequence)))
+        return make_decision(program, drop_unread(program, Schedule(first, tuple(self.sequence))))
+
+
+def drop_unread(program: Program, schedule: Schedule) -> Schedule:
+    """Without recomputations that nothing reads, such as boundaries whose later stages were kept after all.
+
+    They would never run, but count as time, and what they alone read as kept.
+    """
+    sequence = schedule.backward
+    wanted = {v for v in program.backward_outputs if not program.is_backward[v]}
+    stays = [True] * len(sequence)
+    returned: dict[int, list[int]] = {}  # places of the parts met, by the op that returns them
+    for i in range(len(sequence) - 1, -1, -1):
+        op = sequence[i]
+        if not program.is_backward[op]:
+            of_op = returned.pop(op, [])
+            if program.kind[op] is Kind.PART:
+                returned.setdefault(program.inputs[op][0], []).append(i)
+            if op not in wanted:
+                stays[i] = False
+                continue
+            wanted.remove(op)
+            for part in of_op:  # an op returns all its results at once
+                stays[part] = True
+        wanted.update(program.needs[op])
+    return Schedule(schedule.forward, tuple(itertools.compress(sequence, stays)))
 
 
 def make_decision(program: Program, schedule: Schedule) -> Decision:

@@ -25,7 +25,7 @@ from .closure import Closure, ClosureProblem, fill_between, sweep_closures
 from .descent import Box, FrontierPoint, PlanList, descend
 from .frontier import Modeller, Passing, StageRun
 from .liveness import simulate
-from .order import make_decision, order_backward
+from .order import drop_unread, make_decision, order_backward
 from .polish import Polisher
 from .program import Decision, Program
 from .recipe import run_recipe
@@ -280,7 +280,10 @@ class Frontier:
         key = decision.schedule.backward
         self._work += len(decision.schedule.forward) + len(key)
         if key not in self._points:
-            orders = [decision, make_decision(self._program, tidy_backward(self._program, decision.schedule))]
+            tidied = tidy_backward(self._program, decision.schedule)
+            if len(set(tidied.backward)) < len(tidied.backward):  # of two that moved together one is read
+                tidied = drop_unread(self._program, tidied)
+            orders = [decision, make_decision(self._program, tidied)]
             peaks = [simulate(self._program, order.schedule).peak_bytes for order in orders]
             best = peaks.index(min(peaks))
             self._points[key] = FrontierPoint(peaks[best], orders[best].recompute_ns, orders[best])

@@ -27,7 +27,7 @@ def compile_fx(
     gm: fx.GraphModule,
     inputs: Sequence[Any],
     patches: dict[str, Any],
-    room_bytes: Callable[[], int | None] = lambda: None,
+    room_bytes: Callable[[bool], int | None] = lambda _: None,
 ) -> Callable[..., Any]:
     """Inductor's entry point (2.11-2.15) with `patches` in force for forward and, later, backward.
 
@@ -35,9 +35,9 @@ def compile_fx(
         gm: the graph as dynamo hands it over.
         inputs: likewise.
         patches: Inductor options.
-        room_bytes: asked when a half is lowered: how much may be live beside the graph's static inputs. Fusion that
-            would need more is refused (see `_FusionGuard`), freed buffers are not held back, and the order of the graph
-            stands; with None only that of random draws does.
+        room_bytes: asked when a half is lowered, whether that is the backward: how much may be live beside its static
+            inputs. Fusion that would need more is refused (see `_FusionGuard`), freed buffers are not held back, and
+            the order of the graph stands; with None only that of random draws does.
     """
     from torch._inductor import config
     from torch._inductor.compile_fx import compile_fx as inductor
@@ -50,7 +50,7 @@ def compile_fx(
 
     @functools.wraps(compile_fx_inner)
     def inner(*args: Any, **kwargs: Any) -> Any:
-        room = room_bytes()
+        room = room_bytes(bool(kwargs.get("is_backward")))
         with contextlib.ExitStack() as stack:
             stack.enter_context(draws_in_order())
             if _lays_out_as_forward(args[0]):

@@ -133,10 +133,11 @@ def _stored_names(nodes: Iterable[Any]) -> set[str]:
     return {name for node in nodes for name in set(_written_names(node)) - _inside(node)}
 
 
-def _inside(node: Any) -> set[str]:
-    """What a kernel writes for itself only and does not store; sums that another loop of it reads are stored."""
-    own = set(node.get_operation_names())
-    made = (buffer for part in node.get_nodes() if not part.is_reduction() for buffer in part.get_outputs())
+def _inside(*nodes: Any) -> set[str]:
+    """What one kernel of `nodes` writes for itself only and does not store; sums that its other loops read are."""
+    own = {name for node in nodes for name in node.get_operation_names()}
+    parts = (part for node in nodes for part in node.get_nodes() if not part.is_reduction())
+    made = (buffer for part in parts for buffer in part.get_outputs())
     return {buffer.get_name() for buffer in made if all(user.get_name() in own for user in buffer.users)}
 
 
@@ -145,35 +146,49 @@ class _FusionGuard:
 
     Fusing two kernels runs one where the other stands. At the later place, what the earlier one alone read or wrote
     lives until there; at the earlier place, what the later one writes lives from there. Live bytes along Inductor's
-    unfused order, plus the larger of the two, must stay within the room. The estimate is high where other fusions
-    remove buffers, so it errs towards less fusion.
+    unfused order, plus the larger of the two, must stay within the room; of neighbours, what is live beside either. The
+    estimate is high where other fusions remove buffers or results take the place of what is read, so it errs towards
+    less fusion.
     """
 
     def __init__(self, room_bytes: int) -> None:
         self._room = room_bytes
         self._scheduler: Any = None
         self._live: list[int] = []
+        self._made: list[int] = []
         self._last: dict[str, int] = {}
         self._size: dict[str, int] = {}
 
     def allows(self, scheduler: Any, node1: Any, node2: Any, *, nearest: int) -> bool:
-        """Whether two kernels may become one; up to `nearest` places apart they may always, or if memory falls."""
+        """Whether two kernels may become one; `nearest`: places apart up to which neither moves past another."""
         if _vanishes(node1, node2):
             return True
         low = min(node1.min_order, node2.min_order)
         high = max(node1.max_order, node2.max_order)
-        if high - low <= nearest or high - low > FUSION_REACH:
-            return bool(high - low <= nearest)
         if self._scheduler is not scheduler:
             self._measure(scheduler)
+        if high - low <= nearest:
+            return self._fits_as_one(node1, node2)
+        if high - low > FUSION_REACH:
+            return False
         earlier, later = (node1, node2) if node1.min_order == low else (node2, node1)
         touched = {name for node in earlier.get_nodes() for name in (*_read_names(node), *_written_names(node))}
         moved_down = sum(self._size.get(name, 0) for name in touched if self._last.get(name, high) < high)
         moved_up = sum(self._size.get(name, 0) for node in later.get_nodes() for name in _written_names(node))
         return max(self._live[low : high + 1], default=0) + max(moved_down, moved_up) <= self._room
 
+    def _fits_as_one(self, node1: Any, node2: Any) -> bool:
+        """Whether neighbours need no more as one kernel than one by one, or no more than the room.
+
+        One by one, what the first alone reads is gone when the second writes.
+        """
+        low, high = min(node1.min_order, node2.min_order), max(node1.max_order, node2.max_order)
+        inside = sum(self._size.get(name, 0) for name in _inside(node1, node2))
+        needed = self._live[low] + sum(self._made[low + 1 : high + 1]) - inside
+        return bool(needed <= max(self._room, *self._live[low : high + 1]))
+
     def _measure(self, scheduler: Any) -> None:
-        """Live bytes per node of the unfused order, and each buffer's size and last reader."""
+        """Live and newly made bytes per node of the unfused order, and each buffer's size and last reader."""
         nodes = sorted((n for group in scheduler.nodes for n in group.get_nodes()), key=lambda n: n.min_order)
         count = 1 + max((n.max_order for n in nodes), default=0)
         first: dict[str, int] = {}
@@ -185,15 +200,16 @@ class _FusionGuard:
             for name in _read_names(node):
                 self._last[name] = max(self._last.get(name, 0), node.max_order)
         self._last.update(dict.fromkeys(_output_names(), count - 1))
-        change = [0] * (count + 1)
+        self._made, gone = [0] * count, [0] * (count + 1)
         for name, last in self._last.items():
-            change[first.get(name, 0)] += self._size.get(name, 0)
-            change[last + 1] -= self._size.get(name, 0)
-        self._live = list(itertools.accumulate(change[:-1]))
+            self._made[first.get(name, 0)] += self._size.get(name, 0)
+            gone[last + 1] += self._size.get(name, 0)
+        self._live = list(itertools.accumulate(made - left for made, left in zip(self._made, gone, strict=False)))
 
 
 def _read_names(node: Any) -> list[str]:
-    return [dep.name for dep in node.read_writes.reads]
+    known = node.scheduler.name_to_buf
+    return [_home(known[dep.name]).get_name() if dep.name in known else dep.name for dep in node.read_writes.reads]
 
 
 def _written_names(node: Any) -> list[str]:
@@ -201,17 +217,17 @@ def _written_names(node: Any) -> list[str]:
 
 
 def _home(buffer: Any) -> Any:
-    """The buffer whose memory is written: a part of a concatenation lies in the whole."""
+    """The buffer whose memory is written: a part of a concatenation lies in the whole, a mutated one where it was."""
     from torch._inductor.ir import NonOwningLayout
-    from torch._inductor.virtualized import V
 
-    known = V.graph.scheduler.name_to_buf
-    while isinstance(layout := getattr(buffer.node, "layout", None), NonOwningLayout):
-        name = layout.view.get_name()
-        if name not in known:  # an input of the graph
-            break
+    known, mutated = buffer.scheduler.name_to_buf, buffer.scheduler.mutation_real_name
+    while True:
+        layout: Any = getattr(buffer.node, "layout", None)
+        is_part = isinstance(layout, NonOwningLayout)
+        name = layout.view.get_name() if is_part else mutated.get(buffer.get_name())
+        if name not in known:  # it is its own home, or an input of the graph is
+            return buffer
         buffer = known[name]
-    return buffer
 
 
 def _output_names() -> list[str]:

@@ -4,8 +4,8 @@ from hypothesis import strategies as st
 
 from rematpass.check.schedule import check_schedule
 from rematpass.errors import SolverError
-from rematpass.solve.order import Recorder, order_backward
-from rematpass.solve.program import Kind
+from rematpass.solve.order import Recorder, drop_unread, order_backward
+from rematpass.solve.program import Kind, Schedule
 from tests.programs import EXTERN, PART, POINTWISE, Builder, Layer, layered
 from tests.strategies import programs
 
@@ -44,10 +44,46 @@ def test_dropped_values_are_computed_again():
     program, (a, b, c) = chain()
     recorder = Recorder(program, [])
     assert recorder.demand([c]) == [a, b, c]
+    recorder.run([5])
     recorder.drop([a, b])
     assert recorder.demand([b]) == [a, b]
+    recorder.run([6, 7])
     decision = recorder.finish()
     assert decision.recompute_ns == 1 + 10 + 100 + 1 + 10
+
+
+def test_what_is_computed_again_and_not_read_is_dropped_with_all_that_served_it_alone():
+    program, (a, b, c) = chain()
+    recorder = Recorder(program, [c])
+    recorder.run([5])
+    recorder.demand([b])
+    recorder.drop([a, b])
+    recorder.demand([a, b])
+    recorder.run([6])
+    recorder.demand([c])
+    recorder.drop([a, b])
+    recorder.run([7])
+    decision = recorder.finish()
+    assert decision.schedule.backward == (5, a, b, 6, a, 7)
+    assert decision.kept == {c}
+
+
+def test_what_an_op_returns_is_dropped_with_it_and_not_before():
+    b = Builder()
+    pair = b.add(EXTERN, b.given(8))
+    one, other = b.add(PART, pair, size=8), b.add(PART, pair, size=8)
+    y = b.add(EXTERN, one, other, size=8)
+    g = b.add(EXTERN, b.tangent(8), one, size=8)
+    program = b.finish([y], [g])
+    assert order_backward(program, ()).schedule.backward == (pair, one, other, g)
+    twice = Schedule((pair, one, other, y), (pair, one, other, pair, one, other, g))
+    assert drop_unread(program, twice).backward == (pair, one, other, g)
+    assert drop_unread(program, Schedule(twice.forward, (pair, one, other, y, pair, one, other, g))).backward == (
+        pair,
+        one,
+        other,
+        g,
+    )
 
 
 def test_what_must_not_be_recomputed_and_was_not_kept_is_an_error():

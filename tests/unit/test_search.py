@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 
 from rematpass.check.schedule import check_schedule
 from rematpass.solve.liveness import simulate
+from rematpass.solve.order import drop_unread
 from rematpass.solve.search import Effort, Frontier
 from tests.naive_simulator import naive_timeline
 from tests.programs import EXTERN, PART, POINTWISE, REDUCTION, Builder, Layer, layered
@@ -34,6 +35,7 @@ def check_frontier(program):
         assert fixed == sorted(fixed), "ranks with different plans communicate in the same order"
         assert p.peak_bytes == simulate(program, p.decision.schedule).peak_bytes
         assert p.extra_ns == p.decision.recompute_ns
+        assert drop_unread(program, p.decision.schedule) == p.decision.schedule
         assert frontier.bound_ns(budget, p) <= p.extra_ns
         assert frontier.bound.peak_bytes <= p.peak_bytes
     for fast, small in pairwise(points):
