@@ -14,6 +14,7 @@ from torch import fx
 
 from .. import torch_compat
 from ..graph.capture import JointProgram
+from ..graph.op_traits import is_unrolled
 from ..solve.liveness import find_handed_over
 from ..solve.program import Decision, Kind, Program
 
@@ -31,7 +32,7 @@ def split_program(
         joint: the graph.
         program: the same, as it was solved.
         decision: what to compute where.
-        store_in_place: tell Inductor to store what a matmul reads where the plan has it (`find_handed_over`).
+        store_in_place: tell Inductor to store what it would not, or later than the plan has it: see `_stored_in_place`.
 
     Returns:
         (forward, backward). The forward returns its outputs, then what is kept; the backward takes what is kept,
@@ -39,7 +40,7 @@ def split_program(
     """
     kept_order = _kept_order(program, decision)
     flat = [v for v in kept_order if program.is_fusing and v in joint.static_inputs and _is_image(joint.nodes[v])]
-    marked = find_handed_over(program, decision.schedule) if store_in_place else _NOTHING
+    marked = _stored_in_place(joint, program, decision) if store_in_place else _NOTHING
     environment, handles = _expand(joint, program, decision, flat, marked)
     _check_versions(program, decision, environment)
     # Constants and inner graphs are attributes of both halves: nothing to hand over.
@@ -53,6 +54,19 @@ def split_program(
         num_fwd_outputs=joint.num_fwd_outputs,
         static_inputs=[environment[i] for i in joint.static_inputs],
     )
+
+
+def _stored_in_place(joint: JointProgram, program: Program, decision: Decision) -> _Marked:
+    """What a matmul reads (`find_handed_over`), and sums of so few elements that Inductor puts them into their readers.
+
+    The latter take little memory, and what they are made from would live on until it is read there.
+    """
+    values, positions = find_handed_over(program, decision.schedule)
+    schedule = decision.schedule
+    few = {v for v, node in enumerate(joint.nodes) if program.kind[v] is Kind.REDUCTION and is_unrolled(node)}
+    return values | few.intersection(schedule.forward), positions | {
+        i for i, v in enumerate(schedule.backward) if v in few
+    }
 
 
 def _kept_order(program: Program, decision: Decision) -> tuple[int, ...]:

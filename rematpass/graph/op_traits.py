@@ -15,7 +15,8 @@ from torch import fx
 
 from ..declared import BUILTIN_NAMESPACES
 from ..solve.program import Kind
-from ..torch_compat import OpOverload
+from ..torch_compat import OpOverload, unrolled_below
+from .sizes import concrete
 from .words import words
 
 # Operators that Inductor computes inside their readers though torch does not tag them pointwise (lowering.py, 2.13).
@@ -34,6 +35,8 @@ _REDUCTION = words(
     "_low_memory_max_pool_offsets_to_indices mean min max norm prod scatter scatter_add scatter_reduce std",
     "sum var var_mean _unsafe_index_put _softmax _log_softmax adaptive_avg_pool2d _adaptive_avg_pool2d",
 )
+# Those of them that Inductor writes out where they are few (`Reduction.create`, 2.11 to 2.15).
+_UNROLLED = words("all amax amin any mean prod sum")
 _VIEW = frozenset(("_unsafe_view", "reshape"))
 # What Inductor takes for expensive on a CPU (`StorageBox.should_realize_on_reuse`, 2.13).
 _HEAVY = words("exp sigmoid tanh log log10 log1p log2")
@@ -114,6 +117,16 @@ def is_heavy(node: fx.Node) -> bool:
 def is_drawn(node: fx.Node) -> bool:
     """Random numbers; Inductor (`inductor_random` in lowering.py, 2.13) stores them, and may fuse them away later."""
     return base_name(node.target) in _DRAWN
+
+
+def is_unrolled(node: fx.Node) -> bool:
+    """Whether the operator reduces so few elements to one that Inductor computes it inside its readers."""
+    if base_name(node.target) not in _UNROLLED or not node.all_input_nodes:
+        return False
+    before, after = node.all_input_nodes[0].meta.get("val"), node.meta.get("val")
+    if not isinstance(before, torch.Tensor) or not isinstance(after, torch.Tensor):
+        return False
+    return concrete(before.numel()) < unrolled_below() * concrete(after.numel())
 
 
 def count_operations(node: fx.Node) -> int:

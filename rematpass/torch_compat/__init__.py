@@ -126,6 +126,7 @@ __all__ = [
     "use_modes_of",
     "user_label",
     "user_policy",
+    "unrolled_below",
     "uses_cuda_graphs",
     "watch_storage",
 ]
@@ -149,6 +150,14 @@ def most_reads(device_type: str) -> int:
 def most_operations(device_type: str) -> int:
     """How many steps, reads and constants a fused function may have before Inductor stores its result (2.11-2.15)."""
     return _fusion_limit("opcount", device_type, 30)
+
+
+def unrolled_below() -> int:
+    """Elements from which on Inductor makes a reduction of one, not a pointwise function (2.11-2.15)."""
+    from torch._inductor import config
+
+    settings: Any = config
+    return int(settings.unroll_reductions_threshold)
 
 
 def _fusion_limit(name: str, device_type: str, default: int) -> int:

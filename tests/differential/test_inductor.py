@@ -245,6 +245,29 @@ def test_neighbours_become_one_kernel_where_there_is_room():
     assert measured <= plan.peak_bytes * 1.005
 
 
+class SharedBias(nn.Module):
+    """All layers add one bias to the scores of a few sequences: its gradient is a sum over these."""
+
+    def __init__(self):
+        super().__init__()
+        self.bias = nn.Parameter(torch.zeros(96, 96))
+        self.layers = nn.ModuleList(nn.Linear(32, 32) for _ in range(3))
+
+    def forward(self, x):
+        for layer in self.layers:
+            h = layer(x)
+            x = x + torch.softmax(h @ h.transpose(1, 2) + self.bias, -1) @ h
+        return x.square().mean()
+
+
+def test_sums_over_a_few_are_stored_where_memory_is_short():
+    torch.manual_seed(0)
+    model, x = SharedBias(), torch.randn(4, 96, 32)
+    smallest = rematpass.plan(model, (x,), memory_budget="none").smallest_peak_bytes
+    plan, _, measured = compiled_step(model, x, smallest)
+    assert measured <= plan.peak_bytes * 1.005
+
+
 class Separable(nn.Module):
     """Convolutions of one channel each: plain torch.compile lays their gradients out anew, twice."""
 
@@ -256,6 +279,31 @@ class Separable(nn.Module):
 
     def forward(self, x):
         return self.each(functional.silu(self.norm(self.widen(x)))).square().mean()
+
+
+class Patches(nn.Module):
+    """The convolution reads its images laid out anew: the backward is handed the copy in place of the images."""
+
+    def __init__(self):
+        super().__init__()
+        self.patch = nn.Conv2d(3, 32, 8, 8)
+        self.norms = nn.ModuleList(nn.LayerNorm(32) for _ in range(2))
+        self.mixes = nn.ModuleList(nn.Linear(32, 32) for _ in range(2))
+        self.scale = nn.Parameter(torch.ones(32))
+
+    def forward(self, x):
+        x = self.patch(x).flatten(2).transpose(1, 2)
+        for norm, mix in zip(self.norms, self.mixes, strict=True):
+            x = x + self.scale * mix(norm(x))
+        return x.square().mean()
+
+
+def test_a_copy_of_the_batch_takes_room_from_fused_kernels():
+    torch.manual_seed(0)
+    model, x = Patches(), torch.randn(8, 3, 96, 96)
+    fastest = rematpass.plan(model, (x,), memory_budget="none").fastest_peak_bytes
+    plan, _, measured = compiled_step(model, x, fastest)
+    assert measured <= plan.peak_bytes * 1.005
 
 
 class Pooled(nn.Module):
