@@ -121,12 +121,12 @@ __all__ = [
     "traced_with",
     "tracing_state",
     "triton_kernel_name",
+    "unrolled_below",
     "upper_bounds",
     "use_gpu_attention",
     "use_modes_of",
     "user_label",
     "user_policy",
-    "unrolled_below",
     "uses_cuda_graphs",
     "watch_storage",
 ]
