@@ -77,7 +77,7 @@ class Recorder:
 def drop_unread(program: Program, schedule: Schedule) -> Schedule:
     """Without recomputations that nothing reads, such as boundaries whose later stages were kept after all.
 
-    They would never run, but count as time, and what they alone read as kept.
+    They would never run, but count as time, and what they alone read as kept. What has effects stays.
     """
     sequence = schedule.backward
     wanted = {v for v in program.backward_outputs if not program.is_backward[v]}
@@ -89,10 +89,10 @@ def drop_unread(program: Program, schedule: Schedule) -> Schedule:
             of_op = returned.pop(op, [])
             if program.kind[op] is Kind.PART:
                 returned.setdefault(program.inputs[op][0], []).append(i)
-            if op not in wanted:
+            if op not in wanted and not program.is_fixed[op]:
                 stays[i] = False
                 continue
-            wanted.remove(op)
+            wanted.discard(op)
             for part in of_op:  # an op returns all its results at once
                 stays[part] = True
         wanted.update(program.needs[op])
