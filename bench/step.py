@@ -223,7 +223,7 @@ class CaseRun:
 
 
 def _key(plan: Plan) -> tuple[Any, ...]:
-    return plan_key(plan, room_beside_inputs(plan))
+    return plan_key(plan, room_beside_inputs(plan, is_backward=True))
 
 
 def _first_line(error: Exception) -> str:
