@@ -200,7 +200,7 @@ class _FusionGuard:
             for name in _read_names(node):
                 self._last[name] = max(self._last.get(name, 0), node.max_order)
         self._last.update(dict.fromkeys(_output_names(), count - 1))
-        self._made, gone = [0] * count, [0] * (count + 1)
+        self._made, gone = [0] * count, [0] * (count + 1)  # what the last kernel reads is gone after it
         for name, last in self._last.items():
             self._made[first.get(name, 0)] += self._size.get(name, 0)
             gone[last + 1] += self._size.get(name, 0)

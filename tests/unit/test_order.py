@@ -76,14 +76,9 @@ def test_what_an_op_returns_is_dropped_with_it_and_not_before():
     g = b.add(EXTERN, b.tangent(8), one, size=8)
     program = b.finish([y], [g])
     assert order_backward(program, ()).schedule.backward == (pair, one, other, g)
-    twice = Schedule((pair, one, other, y), (pair, one, other, pair, one, other, g))
-    assert drop_unread(program, twice).backward == (pair, one, other, g)
-    assert drop_unread(program, Schedule(twice.forward, (pair, one, other, y, pair, one, other, g))).backward == (
-        pair,
-        one,
-        other,
-        g,
-    )
+    forward = (pair, one, other, y)
+    for again in ((pair, one, other), forward):
+        assert drop_unread(program, Schedule(forward, (*again, pair, one, other, g))).backward == (pair, one, other, g)
 
 
 def test_what_must_not_be_recomputed_and_was_not_kept_is_an_error():
