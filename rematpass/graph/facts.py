@@ -18,9 +18,11 @@ from ..declared import DeclaredOp
 from ..solve.program import Kind
 from .capture import JointProgram
 from .flops import count_flops, tensors_in
+from .joins import is_stored_whole
+from .layouts import is_convolution, lays_out_images, relaid_bytes
 from .op_traits import access_of, base_name, constants_in, count_operations, is_drawn, is_heavy, kind_of
 from .sizes import OpenSize, concrete, open_sizes
-from .workspace import relaid_bytes, workspace_bytes
+from .workspace import workspace_bytes
 
 # CUDA's caching allocator hands out multiples of 512 bytes (c10/cuda/CUDACachingAllocator.cpp, kMinBlockSize).
 CUDA_BLOCK_BYTES = 512
@@ -60,13 +62,15 @@ class ValueFacts:
 class Facts:
     """All values of a joint graph in order, and the bytes of the forward's inputs (distinct storages).
 
-    `relaid_bytes` are copies of inputs in another layout, held as long as the inputs; `open_sizes` dynamic dimensions
+    `is_relaid`: images are laid out channels last; `relaid_bytes` are copies of inputs for that, held as long as the
+    inputs; `open_sizes` dynamic dimensions
     that may become larger than what these figures stand for; `static_inputs` the values of parameters and buffers.
     """
 
     values: tuple[ValueFacts, ...]
     static_bytes: int
     device_type: str
+    is_relaid: bool = False
     relaid_bytes: int = 0
     open_sizes: tuple[OpenSize, ...] = ()
     static_inputs: tuple[int, ...] = ()
@@ -89,22 +93,24 @@ def collect_facts(
     """
     ids = {node: i for i, node in enumerate(joint.nodes)}
     device_type = device_type or _device_type(joint.nodes)
+    forward = [node for node, is_late in zip(joint.nodes, joint.is_backward, strict=True) if not is_late]
+    is_relaid = is_fusing and lays_out_images(forward, device_type)
     values: list[ValueFacts] = []
     ways: list[tuple[str, ...]] = []
     numbers: dict[tuple[str, ...], int] = {(): 0}
     scalars: dict[str, int] = {}
     for i, node in enumerate(joint.nodes):
         inputs = tuple(dict.fromkeys(ids[u] for u in node.all_input_nodes))
-        kind = kind_of(node, device_type)
+        kind = kind_of(node)
         if kind is Kind.PART and values[inputs[0]].kind is Kind.VIEW:
             kind = Kind.VIEW  # one of several views (split, unbind): no memory of its own
-        if is_fusing and kind is Kind.POINTWISE and _is_addressed(node):
+        if is_fusing and kind is Kind.POINTWISE and (_is_addressed(node) or _is_joined(node, device_type)):
             kind = Kind.REDUCTION  # what is read may be fused into it, what it returns is stored
         if is_fusing and kind in (Kind.POINTWISE, Kind.REDUCTION) and _is_complex(node):
             kind = Kind.EXTERN
         root = values[inputs[0]].root if kind is Kind.VIEW and inputs else i
         value = _describe(node, kind, inputs, root, i == root, device_type, declared)
-        scratch = _scratch_bytes(node, kind, device_type, is_fusing=is_fusing)
+        scratch = _scratch_bytes(node, kind, device_type, is_relaid=is_relaid)
         ways.append(access_of(node, ways[inputs[0]]) if root != i else ())
         access = numbers.setdefault(ways[i], len(numbers))
         constants = tuple(scalars.setdefault(c, len(scalars)) for c in constants_in(node))
@@ -114,14 +120,14 @@ def collect_facts(
         if label and values[i].kind is Kind.VIEW:
             owner = values[values[i].root]
             values[values[i].root] = replace(owner, labels=tuple(dict.fromkeys((*owner.labels, label))))
-    is_relaid = is_fusing and device_type == "cpu"
-    # An image that several convolutions read is laid out anew once.
-    relaid = {node.args[0]: relaid_bytes(node) for node in joint.nodes if is_relaid and relaid_bytes(node)}
+    convolutions = filter(is_convolution, forward if is_relaid else ())
+    relaid = {node.args[0]: relaid_bytes(node) for node in convolutions}  # an image that several read is copied once
     return Facts(
         values=tuple(values),
         static_bytes=_static_bytes(joint, _block_bytes(device_type)),
         device_type=device_type,
-        relaid_bytes=sum(relaid.values()),
+        is_relaid=is_relaid,
+        relaid_bytes=sum(_round_up(size, _block_bytes(device_type)) for size in relaid.values()),
         open_sizes=open_sizes(node.meta.get("val") for node in joint.nodes),
         static_inputs=joint.static_inputs,
     )
@@ -171,19 +177,23 @@ def _is_addressed(node: fx.Node) -> bool:
     )
 
 
+def _is_joined(node: fx.Node, device_type: str) -> bool:
+    return base_name(node.target) == "cat" and is_stored_whole(node, device_type)
+
+
 def _is_complex(node: fx.Node) -> bool:
     """Whether a tensor of it is: Inductor (`fallback_node_due_to_unsupported_type`, 2.11 to 2.15) calls torch then."""
     values = [n.meta.get("val") for n in (node, *node.all_input_nodes)]
     return any(tensor.is_complex() for value in values for tensor in tensors_in(value))
 
 
-def _scratch_bytes(node: fx.Node, kind: Kind, device_type: str, *, is_fusing: bool) -> int:
+def _scratch_bytes(node: fx.Node, kind: Kind, device_type: str, *, is_relaid: bool) -> int:
     """Scratch of the op, and everything a multi-result op returns: its parts are counted one by one after it ran."""
     value = node.meta.get("val")
     parts = value if isinstance(value, (tuple, list)) and kind is not Kind.VIEW else ()
     block = _block_bytes(device_type)
     returned = sum(_round_up(storage_bytes(t), block) for t in parts if isinstance(t, torch.Tensor))
-    return returned + workspace_bytes(node, device_type, is_fusing=is_fusing)
+    return returned + workspace_bytes(node, device_type, is_relaid=is_relaid)
 
 
 def _block_bytes(device_type: str) -> int:

@@ -78,19 +78,14 @@ def is_symbol(node: fx.Node) -> bool:
     return isinstance(node.meta.get("val"), (torch.SymInt, torch.SymFloat, torch.SymBool, int, float, bool))
 
 
-def kind_of(node: fx.Node, device_type: str = "") -> Kind:
-    """How the node executes, see `Kind`.
-
-    On a CPU Inductor always stores what `cat` returns (`lowering.cat`, 2.13).
-    """
+def kind_of(node: fx.Node) -> Kind:
+    """How the node executes by itself, see `Kind`."""
     if node.op in ("placeholder", "get_attr"):
         return Kind.SYMBOL if is_symbol(node) else Kind.INPUT
     if is_symbol(node):
         return Kind.SYMBOL
     if node.target is operator.getitem:
         return Kind.PART
-    if device_type == "cpu" and base_name(node.target) == "cat":
-        return Kind.REDUCTION
     return _kind_of_target(node.target)
 
 

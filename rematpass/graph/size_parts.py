@@ -35,7 +35,7 @@ class SizeParts:
     static: tuple[tuple[str, Part], ...]
 
 
-def describe_parts(joint: JointProgram, facts: Facts, *, is_fusing: bool) -> SizeParts:
+def describe_parts(joint: JointProgram, facts: Facts) -> SizeParts:
     """The parts of every size in `facts`."""
     block = CUDA_BLOCK_BYTES if facts.device_type == "cuda" else 1
     storage: list[Parts] = []
@@ -45,7 +45,7 @@ def describe_parts(joint: JointProgram, facts: Facts, *, is_fusing: bool) -> Siz
         is_owner = value.root == i
         storage.append((_stored(tensor, block),) if is_owner and isinstance(tensor, torch.Tensor) else ())
         returned = _returned(node, value.kind, block)
-        scratch.append((*returned, *workspace_parts(node, facts.device_type, is_fusing=is_fusing)))
+        scratch.append((*returned, *workspace_parts(node, facts.device_type, is_relaid=facts.is_relaid)))
     static = _static(joint, block)
     if facts.relaid_bytes:
         static.append(("batch, laid out channels last", Part("round_up", (1, facts.relaid_bytes, 1))))

@@ -11,8 +11,9 @@ import torch
 from torch import fx
 
 from ..formula.pieces import Part
-from ..torch_compat import IMAGE_RANK, has_onednn, num_threads
+from ..torch_compat import IMAGE_RANK, num_threads
 from .gpu_attention import gpu_attention_parts
+from .layouts import is_of_images, weight_copy_bytes
 from .op_traits import base_name
 from .sizes import concrete
 
@@ -31,49 +32,34 @@ PRIMITIVE_BYTES = 8448
 PRIMITIVE_SHARE = 0.02
 
 
-def workspace_bytes(node: fx.Node, device_type: str = "cpu", *, is_fusing: bool = False) -> int:
+def workspace_bytes(node: fx.Node, device_type: str = "cpu", *, is_relaid: bool = False) -> int:
     """Bytes of scratch on a device of this type; 0 for operators not known to take any.
 
-    `is_fusing`: Inductor runs it, which lays out the tensors of two-dimensional convolutions channels last.
+    `is_relaid`: images of the graph are laid out channels last (`layouts.lays_out_images`).
     """
-    return sum(part.bytes for part in workspace_parts(node, device_type, is_fusing=is_fusing))
+    return sum(part.bytes for part in workspace_parts(node, device_type, is_relaid=is_relaid))
 
 
-def workspace_parts(node: fx.Node, device_type: str = "cpu", *, is_fusing: bool = False) -> tuple[Part, ...]:
+def workspace_parts(node: fx.Node, device_type: str = "cpu", *, is_relaid: bool = False) -> tuple[Part, ...]:
     """The same, with what is rounded in it."""
     if node.op != "call_function":
         return ()
     name = base_name(node.target)
     if device_type != "cpu":
-        return gpu_attention_parts(node)
+        size = weight_copy_bytes(node) if is_relaid else 0
+        return (Part("round_up", (1, size, 1)),) if size else gpu_attention_parts(node)
     if name.startswith("_scaled_dot_product_flash_attention_for_cpu"):
         return _cpu_attention(node, is_backward=name.endswith("backward"))
-    size = _cpu_scratch(node, name, is_fusing=is_fusing)
+    size = _cpu_scratch(node, name, is_relaid=is_relaid)
     return (Part("round_up", (1, size, 1)),) if size else ()
 
 
-def _cpu_scratch(node: fx.Node, name: str, *, is_fusing: bool) -> int:
+def _cpu_scratch(node: fx.Node, name: str, *, is_relaid: bool) -> int:
     if name in ("convolution", "convolution_backward"):
-        is_relaid = is_fusing and _is_channels_last(node)
-        return _cpu_convolution_channels_last(node) if is_relaid else _cpu_convolution(node)
+        return _cpu_convolution_channels_last(node) if is_relaid and is_of_images(node) else _cpu_convolution(node)
     if name in ("_fft_c2c", "_fft_c2r"):
         return _cpu_fourier(node)
-    return _cpu_scatter(node) if name == "scatter_add" and is_fusing else 0
-
-
-def relaid_bytes(node: fx.Node) -> int:
-    """Bytes of the copy that Inductor makes, and keeps for the backward, of a batch that a convolution reads.
-
-    0 unless `node` is a convolution of two dimensions on the CPU whose image is an input of the graph, not laid out
-    channels last. Weights are copied, too, but not kept (see `emit.split`).
-    """
-    if node.op != "call_function" or base_name(node.target) != "convolution" or not _is_channels_last(node):
-        return 0
-    image = node.args[0]
-    tensor = _tensor(node, 0)
-    if tensor is None or not isinstance(image, fx.Node) or image.op != "placeholder":
-        return 0
-    return 0 if tensor.is_contiguous(memory_format=torch.channels_last) else tensor.numel() * tensor.element_size()
+    return _cpu_scatter(node) if name == "scatter_add" and is_relaid else 0
 
 
 def _cpu_attention(node: fx.Node, *, is_backward: bool) -> tuple[Part, ...]:
@@ -100,12 +86,6 @@ def _cpu_convolution(node: fx.Node) -> int:
     return math.ceil(blocked * (1 + PRIMITIVE_SHARE)) + PRIMITIVE_BYTES if blocked else 0
 
 
-def _is_channels_last(node: fx.Node) -> bool:
-    """Whether Inductor (2.11 to 2.15, `GraphLowering.decide_layout_opt`) lays out its tensors channels last."""
-    tensors = [_tensor(node, i) for i in (0, 1)]
-    return has_onednn() and all(t is not None and t.device.type == "cpu" and t.ndim == IMAGE_RANK for t in tensors)
-
-
 def _cpu_convolution_channels_last(node: fx.Node) -> int:
     """OneDNN reads and writes channels-last activations as they are and works on blocked copies of weights.
 
@@ -122,11 +102,11 @@ def _cpu_convolution_channels_last(node: fx.Node) -> int:
     groups = node.args[9 if is_backward else 8]
     is_depthwise = groups == channels_out and channels_in == 1 and channels_out > 1
     blocked = -(-channels_out // BLOCK_CHANNELS) * BLOCK_CHANNELS * channels_in * area
-    relaid = channels_out * channels_in * area if area > 1 else 0
     copies = 1 + is_backward
     if is_backward and is_depthwise and max(kernel) > DEPTHWISE_KERNEL:
         copies = 1 + BLOCK_CHANNELS**2
-    return (copies * blocked + relaid) * weight.element_size() + THREAD_BYTES * (2 + num_threads())
+    scratch = copies * blocked * weight.element_size() + THREAD_BYTES * (2 + num_threads())
+    return scratch + weight_copy_bytes(node)
 
 
 def _cpu_scatter(node: fx.Node) -> int:
@@ -138,7 +118,7 @@ def _cpu_scatter(node: fx.Node) -> int:
     if num_threads() == 1:
         return 0
     convolutions = (n for n in node.graph.nodes if n.op == "call_function" and base_name(n.target) == "convolution")
-    return max(map(_refolded_bytes, node.args[2:4])) if any(map(_is_channels_last, convolutions)) else 0
+    return max(map(_refolded_bytes, node.args[2:4])) if any(map(is_of_images, convolutions)) else 0
 
 
 def _cpu_fourier(node: fx.Node) -> int:

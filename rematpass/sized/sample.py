@@ -31,7 +31,7 @@ class Sample:
 def take_sample(point: Point, joint: JointProgram, settings: Settings) -> Sample:
     """What the planner would know of the step, but for measured prices, which change no byte."""
     inputs = collect_inputs(joint, dataclasses.replace(settings, book=None))
-    parts = describe_parts(joint, inputs.facts, is_fusing=settings.is_fusing)
+    parts = describe_parts(joint, inputs.facts)
     sample = Sample(point, inputs.program, inputs.facts, parts)
     assert next(_miscounted(sample), None) is None, f"{next(_miscounted(sample))}: parts are not the bytes"
     return sample

@@ -42,19 +42,27 @@ def compile_fx(
     from torch._inductor import config
     from torch._inductor.compile_fx import compile_fx as inductor
     from torch._inductor.compile_fx import compile_fx_inner
+    from torch._inductor.graph import GraphLowering
     from torch._inductor.virtualized import V
 
     # Inductor holds freed buffers for later ones of the same size, also across a peak; the allocator does not.
     # The order is the plan's: Inductor's own orders look better only to an estimate that knows no reuse in place.
     held = {key: False for key in ("allow_buffer_reuse", "reorder_for_peak_memory") if key not in patches}
 
+    is_relaid = False
+
     @functools.wraps(compile_fx_inner)
     def inner(*args: Any, **kwargs: Any) -> Any:
-        room = room_bytes(bool(kwargs.get("is_backward")))
+        nonlocal is_relaid
+        is_backward = bool(kwargs.get("is_backward"))
+        room = room_bytes(is_backward)
         with contextlib.ExitStack() as stack:
             stack.enter_context(draws_in_order())
-            if _lays_out_as_forward(args[0]):
-                stack.enter_context(config.patch(force_layout_optimization=True))
+            if not is_backward:
+                is_relaid = bool(GraphLowering.decide_layout_opt(args[0], is_inference=False))
+            elif _has_image_gradients(args[0]):
+                layout = "force_layout_optimization" if is_relaid else "layout_optimization"
+                stack.enter_context(config.patch({layout: is_relaid}))
             if room is not None:
                 stack.enter_context(V.set_choices_handler(guarded_choices(room)))
                 stack.enter_context(config.patch(held))
@@ -64,20 +72,16 @@ def compile_fx(
     return cast("Callable[..., Any]", inductor(gm, list(inputs), inner_compile=inner, config_patches=patches))
 
 
-def _lays_out_as_forward(half: fx.GraphModule) -> bool:
-    """Whether it must be told to lay images out channels last, as the forward does by itself.
+def _has_image_gradients(half: fx.GraphModule) -> bool:
+    """Whether it must be told to lay images out as the forward does.
 
-    Inductor (2.11-2.15, `GraphLowering.decide_layout_opt`) does that for oneDNN where it finds a convolution, and not
-    in a backward that recomputes none. Gradients of convolutions read copies in another layout there, and those of
-    depthwise ones take two to five times as long (2026-11, torch 2.13).
+    Inductor (2.11-2.15, `GraphLowering.decide_layout_opt`) looks at convolutions only, and a backward recomputes none
+    or some. Gradients of convolutions then read copies in another layout, and on a CPU those of depthwise ones take two
+    to five times as long (2026-11, torch 2.13).
     """
-    from torch._inductor import config
-
-    if not (cast("Any", config).layout_optimization and has_onednn() and torch.backends.mkldnn.enabled):
-        return False
     gradients = half.graph.find_nodes(op="call_function", target=torch.ops.aten.convolution_backward.default)
     tensors = [u.meta["val"] for n in gradients for u in n.args[:3]]
-    return bool(tensors) and all(t.device.type == "cpu" and t.ndim == IMAGE_RANK for t in tensors)
+    return bool(tensors) and all(t.ndim == IMAGE_RANK for t in tensors)
 
 
 def has_onednn() -> bool:

@@ -46,11 +46,6 @@ def test_kinds(function, name, kind):
     assert kind_of(nodes_of(function)[name]) is kind
 
 
-def test_a_cpu_stores_what_cat_returns():
-    node = nodes_of(lambda x: torch.cat([x, x]) * x.sum())["cat"]
-    assert (kind_of(node, "cpu"), kind_of(node, "cuda")) == (Kind.REDUCTION, Kind.POINTWISE)
-
-
 def test_convolution_is_no_loop_of_inductors():
     node = nodes_of(functional.conv2d, matrix(1, 2, 5, 5), matrix(3, 2, 3, 3))["convolution"]
     assert kind_of(node) is Kind.EXTERN

@@ -6,7 +6,8 @@ from torch import fx
 from torch.fx.experimental.proxy_tensor import make_fx
 
 import rematpass
-from rematpass.graph.workspace import relaid_bytes, workspace_bytes
+from rematpass.graph.layouts import relaid_bytes
+from rematpass.graph.workspace import workspace_bytes
 
 aten = torch.ops.aten
 TOLERANCE_BYTES = 24_000
@@ -42,7 +43,7 @@ def test_channels_last_convolutions_take_what_is_predicted(channels_in, channels
     results = run() if is_backward else (run(),)
     returned = sum(r.untyped_storage().nbytes() for r in results if r is not None)
     node = node_of(backward, x, weight, gradient) if is_backward else node_of(forward, x, weight)
-    predicted = workspace_bytes(node, is_fusing=True)
+    predicted = workspace_bytes(node, is_relaid=True)
     if not is_backward and kernel > 1:
         predicted -= weight.nbytes
     measured = rematpass.measure_peak(run, device="cpu") - returned
@@ -89,7 +90,7 @@ def test_the_gradient_of_a_pooling_copies_indices_of_images():
     def predicted(function, *tensors):
         graph = make_fx(function, tracing_mode="fake")(*tensors)
         node = next(node for node in graph.graph.nodes if "scatter_add" in str(node.target))
-        return workspace_bytes(node, is_fusing=True)
+        return workspace_bytes(node, is_relaid=True)
 
     images, weight = torch.randn(2, 4, 8, 8), torch.randn(4, 4, 1, 1)
     places = torch.zeros(2, 4, 8, 8, dtype=torch.int64)
