@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
-from rematpass.solve.program import Kind, Program
+from rematpass.solve.program import Addend, Kind, Program
 
 INPUT, SYMBOL, VIEW, PART = Kind.INPUT, Kind.SYMBOL, Kind.VIEW, Kind.PART
 POINTWISE, REDUCTION, EXTERN = Kind.POINTWISE, Kind.REDUCTION, Kind.EXTERN
@@ -66,6 +66,7 @@ class Builder:
             access=tuple(row.get("access", 0) for row in rows),
             operations=tuple(row.get("operations", 1) for row in rows),
             constants=tuple(row.get("constants", ()) for row in rows),
+            addend=tuple(row.get("addend", Addend.BY_OP) for row in rows),
         )
 
     def _ancestors(self, values: list[int]) -> set[int]:

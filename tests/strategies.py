@@ -12,7 +12,7 @@ import torch
 from hypothesis import strategies as st
 from torch import Tensor
 
-from rematpass.solve.program import Kind, Program
+from rematpass.solve.program import Addend, Kind, Program
 
 from .programs import EXTERN, INPUT, PART, POINTWISE, REDUCTION, VIEW, Builder
 
@@ -105,6 +105,8 @@ def _forward_op(draw: st.DrawFn, b: Builder, values: list[int]) -> int:
             "operations": draw(st.sampled_from([1, 1, 15, 24])),
             "constants": draw(st.sampled_from([(), (0,), (1,)])),
         }
+    if kind is EXTERN:
+        flags["addend"] = draw(st.sampled_from([Addend.BY_OP, *Addend]))
     return b.add(kind, *inputs, size=draw(SIZES), ns=draw(TIMES), **flags)
 
 

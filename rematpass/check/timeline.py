@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from itertools import pairwise
 
 from ..errors import SplitError
-from ..solve.program import Kind, Program, Schedule
+from ..solve.program import Addend, Kind, Program, Schedule
 
 _FROM_MEMORY = (Kind.EXTERN, Kind.PART)
 # What Inductor stores though it could be fused: it has several readers and reads more than this (2.13).
@@ -176,6 +176,8 @@ class _Half:
         for i, storage in enumerate(self._storages):
             if storage.born < 0 or program.kind[storage.op] is not Kind.POINTWISE:
                 continue
+            apart = [(s, way) for s, way in storage.reads if self._is_apart(s, held)]
+            storage.outside.update((self._storages[s].op, way) for s, way in apart)
             fused = [(s, way) for s, way in storage.reads if self._storages[s].is_fused]
             through = [{(t, (*first, *way)) for t, first in ultimate[s]} for s, way in fused]
             ultimate[i] = (storage.reads - set(fused)).union(*through)
@@ -186,7 +188,7 @@ class _Half:
             is_shared = len(kinds) > 1
             most = _MOST_READS_SHARED if is_shared else program.most_reads
             inner = ({(t, (*first, *way)) for t, first in self._storages[s].steps} for s, way in fused)
-            storage.steps = {(i, ())}.union(*inner)
+            storage.steps = {(i, ()), *apart}.union(*inner)
             reads = len(ultimate[i]) + len(storage.outside)
             longest = program.most_operations if is_shared or reads > 1 else max(_LONGEST, program.most_operations)
             is_short = reads + self._count_operations(storage.steps) <= longest
@@ -194,6 +196,16 @@ class _Half:
             storage.is_fused = is_fusible and not is_needed and not program.is_drawn[storage.op]
             storage.is_heavy = storage.is_heavy and storage.is_fused
         return {i: reads for i, reads in ultimate.items() if not self._storages[i].is_fused}
+
+    def _is_apart(self, s: int, held: set[int | None]) -> bool:
+        """Whether readers of a storage add a bias to what lies there: one more load, one more step."""
+        storage, program = self._storages[s], self._program
+        if storage.born < 0 or s in held or not program.addend or not program.addend[storage.op]:
+            return False
+        kinds = {program.kind[self._storages[r].op] for r in storage.readers}
+        if kinds.intersection(_FROM_MEMORY):
+            return False
+        return program.addend[storage.op] is Addend.BY_READERS or kinds <= {Kind.POINTWISE}
 
     def _count_operations(self, steps: set[Load]) -> int:
         """Steps of a fused function and the scalars in it."""

@@ -88,6 +88,7 @@ def build_program(
         operations=tuple(v.operations for v in values),
         constants=tuple(v.constants for v in values),
         most_operations=torch_compat.most_operations(facts.device_type),
+        addend=tuple(v.addend for v in values) if any(v.addend for v in values) else (),
     )
 
 

@@ -15,12 +15,12 @@ from torch import fx
 
 from .. import torch_compat
 from ..declared import DeclaredOp
-from ..solve.program import Kind
+from ..solve.program import Addend, Kind
 from .capture import JointProgram
 from .flops import count_flops, tensors_in
 from .joins import is_stored_whole
 from .layouts import is_convolution, lays_out_images, relaid_bytes
-from .op_traits import access_of, base_name, constants_in, count_operations, is_drawn, is_heavy, kind_of
+from .op_traits import access_of, addend_of, base_name, constants_in, count_operations, is_drawn, is_heavy, kind_of
 from .sizes import OpenSize, concrete, open_sizes
 from .workspace import workspace_bytes
 
@@ -34,7 +34,8 @@ class ValueFacts:
 
     `size_bytes` is its whole storage when it owns one, else 0; `view_bytes` what it shows of it; `workspace_bytes` is
     live beside inputs and result while it is computed; `access` numbers the ways of showing a storage, as in
-    `Program.access`; `operations` and `constants` as there; `labels` are the user's names for it (`rematpass.name`).
+    `Program.access`; `addend`, `operations` and `constants` as there; `labels` are the user's names for it
+    (`rematpass.name`).
     """
 
     name: str
@@ -51,6 +52,7 @@ class ValueFacts:
     is_heavy: bool
     is_drawn: bool
     access: int
+    addend: Addend
     operations: int
     constants: tuple[int, ...]
     module: str
@@ -162,6 +164,7 @@ def _describe(
         is_heavy=device_type == "cpu" and is_heavy(node),
         is_drawn=is_drawn(node),
         access=0,
+        addend=addend_of(node, device_type),
         operations=count_operations(node),
         constants=(),
         module=module_path(node),

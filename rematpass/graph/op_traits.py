@@ -14,8 +14,8 @@ import torch
 from torch import fx
 
 from ..declared import BUILTIN_NAMESPACES
-from ..solve.program import Kind
-from ..torch_compat import OpOverload, unrolled_below
+from ..solve.program import Addend, Kind
+from ..torch_compat import OpOverload, adds_half_bias_in_matmul, unrolled_below
 from .sizes import concrete
 from .words import words
 
@@ -122,6 +122,26 @@ def is_unrolled(node: fx.Node) -> bool:
     if not isinstance(before, torch.Tensor) or not isinstance(after, torch.Tensor):
         return False
     return concrete(before.numel()) < unrolled_below() * concrete(after.numel())
+
+
+def addend_of(node: fx.Node, device_type: str) -> Addend:
+    """Who adds the bias of a product or convolution.
+
+    On a GPU Inductor adds that of a convolution in a pointwise function of its own (`convolution` in kernel/conv.py,
+    2.13), and that of a product if only such functions read it (`unfuse_bias_add_to_pointwise` in
+    fx_passes/post_grad.py).
+    """
+    name = base_name(node.target)
+    if device_type == "cpu" or name not in ("convolution", "addmm"):
+        return Addend.BY_OP
+    bias = node.args[2 if name == "convolution" else 0]
+    tensor = bias.meta.get("val") if isinstance(bias, fx.Node) else None
+    if not isinstance(tensor, torch.Tensor) or tensor.ndim != 1:
+        return Addend.BY_OP
+    if name == "convolution":
+        return Addend.BY_READERS
+    is_half = tensor.dtype in (torch.float16, torch.bfloat16)
+    return Addend.BY_OP if is_half and adds_half_bias_in_matmul() else Addend.BY_POINTWISE
 
 
 def count_operations(node: fx.Node) -> int:

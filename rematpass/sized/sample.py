@@ -79,7 +79,7 @@ def _program_differences(one: Sample, other: Sample) -> Iterator[str]:
         for v, (mine_is, theirs_is) in enumerate(zip(getattr(a, name), getattr(b, name), strict=True)):
             if mine_is != theirs_is:
                 yield f"{one.facts.values[v].name} has {name} {mine_is} in one and {theirs_is} in the other"
-    for name in ("forward_outputs", "backward_outputs", "is_fusing", "most_reads", "most_operations"):
+    for name in ("forward_outputs", "backward_outputs", "is_fusing", "most_reads", "most_operations", "addend"):
         if getattr(a, name) != getattr(b, name):
             yield f"{name} differ"
 

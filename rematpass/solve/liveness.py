@@ -19,7 +19,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from .flow import BoolArray, IntArray
-from .program import Kind, Program, Schedule
+from .program import Addend, Kind, Program, Schedule
 from .trace import Trace, kept_values, trace_sequence
 
 # Inductor stores a pointwise result that reads more than 4 buffers and has several readers
@@ -28,6 +28,8 @@ SHARED_READS = 4
 # A function that reads one tensor and has one reader may be this long, whatever `Program.most_operations` says
 # (`GraphLowering.run_node`, torch 2.13).
 LONGEST = 100
+# What a result without its bias, and the bias, are to their readers.
+LOADS_APART = 2
 
 _PRIME, _MASK = 1_000_003, (1 << 40) - 1
 
@@ -205,10 +207,12 @@ def _find_stored(
     ways, is_plain = trace.access.tolist(), not trace.access.any()
     ops, shared = trace.ops[pointwise].tolist(), (readers[pointwise] > 1).tolist()
     sources: dict[int, Sequence[int] | Set[int]] = {}
-    fused: dict[int, Sequence[int] | Set[int]] = {}
+    apart = _find_apart(program, trace, kind, needed)
+    fused: dict[int, Sequence[int] | Set[int]] = dict(apart)
     heavy: set[int] = set()
     longest = max(LONGEST, program.most_operations)
-    length: dict[int, int] = {}  # per fused one at most so many steps, what several read counted several times
+    # Per fused one at most so many steps, what several read counted several times.
+    length = dict.fromkeys(apart, 1 + LOADS_APART)
     rows = zip(pointwise.tolist(), ops, starts, stops, most_reads[pointwise].tolist(), shared, strict=True)
     for i, op, start, stop, most, is_shared in rows:
         read: Sequence[int] | Set[int] = (*flat[start:stop], *program.outside[op])
@@ -223,7 +227,7 @@ def _find_stored(
             read = set().union(*(fused.get(u, (u,)) for u in read))
         most_steps = program.most_operations if is_shared or len(read) > 1 else longest
         if steps > most_steps and len(read) <= most:
-            steps = len(read) + _count_operations(program, trace, i, fused)
+            steps = len(read) + _count_operations(program, trace, i, fused, apart)
         is_short = len(read) <= most and steps <= most_steps
         if is_short and not (is_costly and is_shared) and not program.is_drawn[op]:
             fused[i] = read
@@ -234,11 +238,28 @@ def _find_stored(
             sources[i] = read
     is_stored = np.ones(count, dtype=bool)
     is_stored[list(fused)] = False
+    is_stored[list(apart)] = True
     return is_stored, sources
 
 
-def _count_operations(program: Program, trace: Trace, i: int, fused: Container[int]) -> int:
-    """Steps and constants of what instance `i` computes with all that is fused into it, each once."""
+def _find_apart(program: Program, trace: Trace, kind: IntArray, needed: BoolArray) -> dict[int, tuple[int, int]]:
+    """Results to which their readers add a bias, each with the two loads it stands for: itself and that bias."""
+    if not program.addend:
+        return {}
+    addend = np.array(program.addend)[trace.ops]
+    addend[: trace.given] = Addend.BY_OP  # what is handed over is complete
+    addend[needed] = Addend.BY_OP
+    is_mixed = np.zeros(len(trace.ops), dtype=bool)
+    is_mixed[trace.reads[kind[trace.readers] != Kind.POINTWISE]] = True
+    found = np.flatnonzero((addend == Addend.BY_READERS) | ((addend == Addend.BY_POINTWISE) & ~is_mixed))
+    return {i: (i, -1 - op) for i, op in zip(found.tolist(), trace.ops[found].tolist(), strict=True)}
+
+
+def _count_operations(program: Program, trace: Trace, i: int, fused: Container[int], apart: Container[int] = ()) -> int:
+    """Steps and constants of what instance `i` computes with all that is fused into it, each once.
+
+    Of what is in `apart` that is the addition of its bias.
+    """
     todo: list[tuple[int, tuple[int, ...]]] = [(i, ())]
     seen = set(todo)
     constants: set[int] = set()
@@ -248,6 +269,8 @@ def _count_operations(program: Program, trace: Trace, i: int, fused: Container[i
         op = trace.ops[u]
         steps += program.operations[op] if program.operations else 1
         constants.update(program.constants[op] if program.constants else ())
+        if u in apart:
+            continue
         start, stop = np.searchsorted(trace.readers, [u, u + 1])
         for read, way in zip(trace.reads[start:stop].tolist(), trace.access[start:stop].tolist(), strict=True):
             found = (read, (*ways, way) if way else ways)

@@ -36,6 +36,18 @@ class Kind(IntEnum):
     EXTERN = 6
 
 
+class Addend(IntEnum):
+    """Where a tensor that an EXTERN op adds to its result (a bias) is added by a fusing executor.
+
+    BY_OP: in the op, or there is none. BY_POINTWISE: in the op's readers if all are POINTWISE. BY_READERS: in whatever
+    reads it. A result that other ops read from memory, or that is returned, is complete.
+    """
+
+    BY_OP = 0
+    BY_POINTWISE = 1
+    BY_READERS = 2
+
+
 @dataclass(frozen=True)
 class Program:
     """Forward and backward of one step, ops numbered in their given order, value i made by op i.
@@ -63,6 +75,7 @@ class Program:
         operations: per op, steps of its function for one element, reads and constants not counted. Empty: 1 each.
         constants: per op, the scalars in its function, a number for each distinct one. Empty: none.
         most_operations: a fusing executor stores a pointwise result whose function has more steps, reads and constants.
+        addend: per op, who adds its bias. Empty: all ops theirs.
     """
 
     kind: tuple[Kind, ...]
@@ -87,6 +100,7 @@ class Program:
     operations: tuple[int, ...] = ()
     constants: tuple[tuple[int, ...], ...] = ()
     most_operations: int = 50
+    addend: tuple[Addend, ...] = ()
 
     def __len__(self) -> int:
         return len(self.kind)
@@ -125,6 +139,7 @@ class Program:
             is_askew,
             self.operations or (1,) * len(self),
             tuple(map(len, self.constants)) or (0,) * len(self),
+            self.addend or (Addend.BY_OP,) * len(self),
         )
         return tuple(zip(*columns, strict=True))
 

@@ -78,6 +78,7 @@ __all__ = [
     "StandIns",
     "TorchDynamoException",
     "Unsupported",
+    "adds_half_bias_in_matmul",
     "as_compile_error",
     "checkpoint_region",
     "compile_fx",
@@ -150,6 +151,13 @@ def most_reads(device_type: str) -> int:
 def most_operations(device_type: str) -> int:
     """How many steps, reads and constants a fused function may have before Inductor stores its result (2.11-2.15)."""
     return _fusion_limit("opcount", device_type, 30)
+
+
+def adds_half_bias_in_matmul() -> bool:
+    """Whether biases of 16 bits stay with their product on a GPU (an option since 2.13; before, none stays)."""
+    from torch._inductor import config
+
+    return bool(getattr(config, "keep_addmm_fused_for_half_dtypes", False))
 
 
 def unrolled_below() -> int:

@@ -2,12 +2,13 @@
 
 from dataclasses import replace
 
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from rematpass.solve.liveness import find_handed_over, list_alive, local_peak, simulate
 from rematpass.solve.order import forward_sequence, order_backward
-from rematpass.solve.program import Kind, Schedule
+from rematpass.solve.program import Addend, Kind, Schedule
 from tests.naive_simulator import Half, naive_timeline
 from tests.programs import EXTERN, PART, POINTWISE, REDUCTION, Builder
 from tests.strategies import programs, stacked_programs
@@ -162,6 +163,29 @@ def test_a_value_of_many_inputs_is_stored():
     assert many_reads(9, 1) == [100 + 90 + 64, 100 + 64 + 4]
     assert many_reads(4, 2) == [140, 144, 148]
     assert many_reads(5, 2) == [100 + 50 + 64, 100 + 64 + 4, 100 + 64 + 8]
+
+
+@pytest.mark.parametrize(
+    ("addend", "also", "is_stored"),
+    [
+        (Addend.BY_OP, None, False),
+        (Addend.BY_READERS, None, True),  # 5 results and 5 biases are more than 8 tensors
+        (Addend.BY_POINTWISE, None, True),
+        (Addend.BY_READERS, REDUCTION, True),
+        (Addend.BY_POINTWISE, REDUCTION, False),  # complete for all its readers
+        (Addend.BY_READERS, EXTERN, False),  # what is read from memory is complete
+    ],
+)
+def test_readers_load_the_bias_that_they_add(addend, also, is_stored):
+    b = Builder(static_bytes=100)
+    x = b.given()
+    sources = [b.add(EXTERN, x, size=10, addend=addend) for _ in range(5)]
+    p = b.add(POINTWISE, *sources, size=64)
+    found = [b.add(REDUCTION, p, size=4)]
+    if also is not None:
+        found += [b.add(also, u, size=0) for u in sources[:3]]  # complete, they leave seven loads
+    live = forward_bytes(b, found)
+    assert live[5] == 150 + (64 if is_stored else 0)
 
 
 def long_functions(operations, readers, *, reads=2, constants=((), ())):

@@ -4,8 +4,8 @@ import pytest
 import torch
 from torch.nn import functional
 
-from rematpass.graph.op_traits import base_name, constants_in, count_operations, is_heavy, kind_of
-from rematpass.solve.program import Kind
+from rematpass.graph.op_traits import addend_of, base_name, constants_in, count_operations, is_heavy, kind_of
+from rematpass.solve.program import Addend, Kind
 from tests.tracing import joint_of
 
 
@@ -72,6 +72,23 @@ def test_steps_of_a_scattered_gradient():
     axis, zero = "place along 0 torch.float32", "0.0 torch.float32"
     expected = [(2, (axis, f"{index} torch.float32", zero)) for index in (1, 2)]
     assert sorted((count_operations(n), constants_in(n)) for n in scattered) == expected
+
+
+@pytest.mark.parametrize(
+    ("function", "shapes", "expected"),
+    [
+        (functional.linear, [(2, 4), (3, 4), (3,)], Addend.BY_POINTWISE),
+        (functional.linear, [(2, 4), (3, 4)], Addend.BY_OP),
+        (functional.conv2d, [(1, 2, 5, 5), (3, 2, 3, 3), (3,)], Addend.BY_READERS),
+        (functional.conv2d, [(1, 2, 5, 5), (3, 2, 3, 3)], Addend.BY_OP),
+        (torch.addmm, [(2, 3), (2, 4), (4, 3)], Addend.BY_OP),  # no bias but a sum
+    ],
+)
+def test_who_adds_the_bias_on_a_gpu(function, shapes, expected):
+    joint = joint_of(function, [matrix(*shape) for shape in shapes])
+    nodes = [node for node in joint.nodes if base_name(node.target) in ("addmm", "mm", "convolution")]
+    assert addend_of(nodes[0], "cuda") is expected
+    assert addend_of(nodes[0], "cpu") is Addend.BY_OP
 
 
 def test_heavy():

@@ -3,10 +3,11 @@
 import pytest
 import torch
 from torch import fx
+from torch._inductor.graph import GraphLowering
 from torch.fx.experimental.proxy_tensor import make_fx
 
 import rematpass
-from rematpass.graph.layouts import relaid_bytes
+from rematpass.graph.layouts import lays_out_images, relaid_bytes
 from rematpass.graph.workspace import workspace_bytes
 
 aten = torch.ops.aten
@@ -97,3 +98,39 @@ def test_the_gradient_of_a_pooling_copies_indices_of_images():
     assert predicted(scatter, images, weight, images, places) == places.nbytes
     flat = torch.zeros(8, 64, dtype=torch.int64)
     assert predicted(lambda x, index: aten.scatter_add(x, 1, index, x), torch.zeros(8, 64), flat) == 0
+
+
+def forward_nodes(*weights, groups=1):
+    """Convolutions one after another, of images of 8 x 8."""
+
+    def convolve(x, *weights):
+        for weight in weights:
+            x = aten.convolution(x, weight, None, [1, 1], [1, 1], [1, 1], False, [0, 0], groups)
+        return x
+
+    tensors = [torch.empty(2, weights[0][1] * groups, 8, 8), *(torch.empty(*weight, 3, 3) for weight in weights)]
+    return list(make_fx(convolve, tracing_mode="fake")(*tensors).graph.nodes)
+
+
+class TestWhatAGpuLaysOutChannelsLast:
+    """Inductor's rules (`GraphLowering.decide_layout_opt`)."""
+
+    def test_as_inductor_decides(self, monkeypatch):
+        monkeypatch.setattr(torch.backends.mkldnn, "is_available", lambda: False)  # asked as for a GPU
+        decide = GraphLowering.decide_layout_opt
+        cases = [
+            (forward_nodes((128, 64), (128, 128)), True),
+            (forward_nodes((64, 64), (64, 64)), False),  # all small
+            (forward_nodes((128, 64), (48, 128)), False),  # one has half as many channels after it
+            (forward_nodes((128, 1), groups=128), True),
+            (forward_nodes((128, 2), groups=64), False),
+        ]
+        for nodes, expected in cases:
+            assert lays_out_images(nodes, "cuda") is expected
+            assert decide(fx.GraphModule({}, nodes[0].graph), is_inference=False) is expected
+
+    def test_a_weight_is_copied_for_its_convolution(self):
+        nodes = forward_nodes((128, 64))
+        node = next(n for n in nodes if "convolution" in str(n.target))
+        assert workspace_bytes(node, "cuda", is_relaid=True) == 4 * 128 * 64 * 9
+        assert workspace_bytes(node, "cuda") == 0
