@@ -18,7 +18,7 @@ from ..declared import DeclaredOp
 from ..solve.program import Addend, Kind
 from .capture import JointProgram
 from .flops import count_flops, tensors_in
-from .joins import is_stored_whole
+from .joins import is_stored_whole, joined_parts
 from .layouts import is_convolution, lays_out_images, relaid_bytes
 from .op_traits import access_of, addend_of, base_name, constants_in, count_operations, is_drawn, is_heavy, kind_of
 from .sizes import OpenSize, concrete, open_sizes
@@ -165,7 +165,7 @@ def _describe(
         is_drawn=is_drawn(node),
         access=0,
         addend=addend_of(node, device_type),
-        operations=count_operations(node),
+        operations=count_operations(node, joined_parts(node, device_type)),
         constants=(),
         module=module_path(node),
         source=source_line(node),
@@ -181,7 +181,7 @@ def _is_addressed(node: fx.Node) -> bool:
 
 
 def _is_joined(node: fx.Node, device_type: str) -> bool:
-    return base_name(node.target) == "cat" and is_stored_whole(node, device_type)
+    return joined_parts(node, device_type) > 0 and is_stored_whole(node, device_type)
 
 
 def _is_complex(node: fx.Node) -> bool:

@@ -1,9 +1,10 @@
 """Whether Inductor stores what `cat` returns.
 
-In: a `cat` node in its graph. Out: a yes or no. Never decides about memory, never changes the graph.
+In: a `cat` or a padding in its graph. Out: a yes or no. Never decides about memory, never changes the graph.
 
 On a CPU it always does. On a GPU it computes many concatenations inside their readers, as it does with pointwise
-functions, and stores the others (`cat` in torch/_inductor/lowering.py, read in torch 2.13).
+functions, and stores the others (`cat` in torch/_inductor/lowering.py, read in torch 2.13). A padding at the end of one
+dimension is a concatenation there (`_pad_as_cat`).
 """
 
 from __future__ import annotations
@@ -22,14 +23,26 @@ MOST_PARTS = 8
 _LIKE_POINTWISE = frozenset(("cat", "constant_pad_nd"))
 
 
+def joined_parts(node: fx.Node, device_type: str) -> int:
+    """How many parts Inductor joins into the result; 0 where it joins none."""
+    if base_name(node.target) == "cat":
+        return len(_tensors(node))
+    if base_name(node.target) != "constant_pad_nd" or device_type == "cpu":
+        return 0
+    widths = node.args[1]
+    is_plain = isinstance(widths, (tuple, list)) and all(isinstance(width, int) and width >= 0 for width in widths)
+    is_at_end = is_plain and not any(widths[::2]) and sum(map(bool, widths[1::2])) == 1  # type: ignore[index,arg-type]
+    return 2 if is_at_end else 0
+
+
 def is_stored_whole(node: fx.Node, device_type: str) -> bool:
     """Whether the concatenation `node` is a tensor in memory of which each part is written by itself.
 
     Args:
-        node: a call of `cat`.
+        node: what `joined_parts` finds parts in.
         device_type: of the device that will run it.
     """
-    parts = [part for part in node.all_input_nodes if isinstance(part.meta.get("val"), torch.Tensor)]
+    parts = _tensors(node)
     if device_type == "cpu" or len(parts) > MOST_PARTS:
         return True
     if any(_is_read_besides(part, node) for part in parts):
@@ -38,6 +51,10 @@ def is_stored_whole(node: fx.Node, device_type: str) -> bool:
     if any(computed) and all(_reads_pointwise(reader) for reader in node.users):
         return False
     return not all(computed) or any(_has_reduction(part) for part in parts)
+
+
+def _tensors(node: fx.Node) -> list[fx.Node]:
+    return [part for part in node.all_input_nodes if isinstance(part.meta.get("val"), torch.Tensor)]
 
 
 def _owner(node: fx.Node) -> fx.Node:

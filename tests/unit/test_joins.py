@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import pytest
 import torch
+from torch.nn import functional
 
-from rematpass.graph.joins import MOST_PARTS, is_stored_whole
+from rematpass.graph.joins import MOST_PARTS, is_stored_whole, joined_parts
 from tests.tracing import joint_of
 
 
@@ -44,3 +45,24 @@ def test_what_a_gpu_stores(function, is_stored):
 
 def test_a_cpu_stores_every_one():
     assert is_stored_whole(cat_of(turned), "cpu")
+
+
+def test_a_padding_at_one_end_joins_on_a_gpu():
+    def joined(widths, device_type):
+        joint = joint_of(lambda x: functional.pad(x, widths).sin(), [torch.ones(4, 4, requires_grad=True)])
+        return joined_parts(next(n for n in joint.nodes if "pad" in n.name), device_type)
+
+    assert joined([0, 1], "cuda") == joined([0, 0, 0, 2], "cuda") == 2
+    assert (
+        joined([0, 1], "cpu") == joined([1, 0], "cuda") == joined([0, 1, 0, 1], "cuda") == joined([0, -1], "cuda") == 0
+    )
+
+
+def test_labels_shifted_and_read_elsewhere_are_stored():
+    def loss(x, labels):
+        shifted = functional.pad(labels, [0, 1], value=-100)[..., 1:]
+        return x * shifted * labels
+
+    joint = joint_of(loss, [torch.ones(4, 4, requires_grad=True), torch.ones(4, 4)])
+    padding = next(n for n in joint.nodes if "pad" in n.name)
+    assert is_stored_whole(padding, "cuda")
