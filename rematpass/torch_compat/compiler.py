@@ -39,8 +39,20 @@ def compile_fx(
             inputs. Fusion that would need more is refused (see `_FusionGuard`), freed buffers are not held back, and
             the order of the graph stands; with None only that of random draws does.
     """
-    from torch._inductor import config
     from torch._inductor.compile_fx import compile_fx as inductor
+
+    inner = inner_compiler(room_bytes, patches)
+    return cast("Callable[..., Any]", inductor(gm, list(inputs), inner_compile=inner, config_patches=patches))
+
+
+def inner_compiler(room_bytes: Callable[[bool], int | None], patches: Collection[str] = ()) -> Callable[..., Any]:
+    """What Inductor compiles a half with (`compile_fx_inner`, 2.11-2.15), so that the half runs as planned.
+
+    Args:
+        room_bytes: as in `compile_fx`.
+        patches: the Inductor options that the user has set.
+    """
+    from torch._inductor import config
     from torch._inductor.compile_fx import compile_fx_inner
     from torch._inductor.graph import GraphLowering
     from torch._inductor.virtualized import V
@@ -48,7 +60,6 @@ def compile_fx(
     # Inductor holds freed buffers for later ones of the same size, also across a peak; the allocator does not.
     # The order is the plan's: Inductor's own orders look better only to an estimate that knows no reuse in place.
     held = {key: False for key in ("allow_buffer_reuse", "reorder_for_peak_memory") if key not in patches}
-
     is_relaid = False
 
     @functools.wraps(compile_fx_inner)
@@ -69,7 +80,7 @@ def compile_fx(
                 stack.enter_context(calls_within(room))
             return compile_fx_inner(*args, **kwargs)
 
-    return cast("Callable[..., Any]", inductor(gm, list(inputs), inner_compile=inner, config_patches=patches))
+    return inner
 
 
 def _has_image_gradients(half: fx.GraphModule) -> bool:

@@ -1,0 +1,134 @@
+"""Torch made to believe that an H100 is here, so that Inductor generates Triton code for it. Nothing can run.
+
+In: nothing. Out: a process whose fake tensors may be CUDA tensors. Never undone, never for a process that measures.
+
+torch's CPU build has no guard for CUDA devices; one that does nothing is compiled. Triton is needed to generate code
+(`pip install triton`), not to compile it.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import shutil
+import subprocess
+import tempfile
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import torch
+
+_GUARD = """
+#include <c10/core/impl/DeviceGuardImplInterface.h>
+using c10::Device, c10::DeviceType, c10::Stream;
+struct Guard final : c10::impl::DeviceGuardImplInterface {
+  Device here() const { return Device(DeviceType::CUDA, 0); }
+  Stream stream() const { return Stream(Stream::DEFAULT, here()); }
+  DeviceType type() const override { return DeviceType::CUDA; }
+  Device exchangeDevice(Device) const override { return here(); }
+  Device getDevice() const override { return here(); }
+  void setDevice(Device) const override {}
+  void uncheckedSetDevice(Device) const noexcept override {}
+  Stream getStream(Device) const override { return stream(); }
+  Stream getNewStream(Device, int) const override { return stream(); }
+  Stream exchangeStream(Stream) const override { return stream(); }
+  c10::DeviceIndex deviceCount() const noexcept override { return 1; }
+  void destroyEvent(void*, const c10::DeviceIndex) const noexcept override {}
+  bool queryStream(const Stream&) const override { return true; }
+  void synchronizeStream(const Stream&) const override {}
+};
+C10_REGISTER_GUARD_IMPL(CUDA, Guard);
+"""
+# What Inductor asks of the device: NVIDIA's H100 SXM (CUDA's own figures for it).
+_CAPABILITY = (9, 0)
+_H100 = SimpleNamespace(
+    name="NVIDIA H100",
+    major=_CAPABILITY[0],
+    minor=_CAPABILITY[1],
+    multi_processor_count=132,
+    total_memory=80 << 30,
+    regs_per_multiprocessor=65536,
+    max_threads_per_multi_processor=2048,
+    max_threads_per_block=1024,
+    warp_size=32,
+    shared_memory_per_block=49152,
+    shared_memory_per_block_optin=232448,
+    shared_memory_per_multiprocessor=233472,
+    L2_cache_size=50 << 20,
+    gcnArchName="",
+)
+
+
+def pretend_gpu() -> None:
+    """From here on this process has a GPU, as far as generating code goes.
+
+    Raises:
+        RuntimeError: no C++ compiler, or no Triton.
+    """
+    try:
+        from triton.backends.compiler import GPUTarget
+        from triton.runtime import driver
+    except ImportError as error:
+        raise RuntimeError("generating code for a GPU needs Triton. Try: pip install triton") from error
+    _load_guard()
+    driver.set_active(SimpleNamespace(get_current_target=lambda: GPUTarget("cuda", 10 * _CAPABILITY[0], 32)))
+    found: dict[str, Any] = {
+        "is_available": True,
+        "device_count": 1,
+        "current_device": 0,
+        "get_device_properties": _H100,
+        "get_device_capability": _CAPABILITY,
+        "get_device_name": _H100.name,
+        "mem_get_info": (_H100.total_memory, _H100.total_memory),
+        "get_rng_state": torch.zeros(16, dtype=torch.uint8),
+        "set_rng_state": None,
+        "_lazy_init": None,
+        "_exchange_device": 0,
+        "_maybe_exchange_device": 0,
+    }
+    for name, value in found.items():
+        setattr(torch.cuda, name, _always(value))
+    torch.version.cuda = "13.0"
+    _replace_interface()
+
+
+def _replace_interface() -> None:
+    from torch._dynamo.device_interface import CudaInterface
+    from torch.utils import _triton
+
+    interface: Any = CudaInterface
+    for name, value in {
+        "is_available": True,
+        "current_device": 0,
+        "device_count": 1,
+        "exchange_device": 0,
+        "maybe_exchange_device": 0,
+        "get_raw_stream": 0,
+        "set_device": None,
+        "synchronize": None,
+        "get_device_properties": _H100,
+        "get_compute_capability": 10 * _CAPABILITY[0],
+        "is_triton_capable": True,
+        "raise_if_triton_unavailable": None,
+    }.items():
+        setattr(interface, name, staticmethod(_always(value)))
+    interface.Worker.get_device_properties = staticmethod(_always(_H100))
+    interface.Worker.current_device = staticmethod(_always(0))
+    _triton.has_triton = _always(True)
+
+
+def _always(value: object) -> Any:
+    return lambda *_, **__: value
+
+
+def _load_guard() -> None:
+    compiler = shutil.which("c++")
+    if compiler is None:
+        raise RuntimeError("a stand-in for CUDA's device guard is compiled, and there is no c++. Try: apt install g++")
+    root = Path(torch.__file__).parent
+    with tempfile.TemporaryDirectory() as folder:
+        source, library = Path(folder) / "guard.cpp", Path(folder) / "guard.so"
+        source.write_text(_GUARD)
+        flags = ["-shared", "-fPIC", "-std=c++20", f"-I{root / 'include'}", f"-L{root / 'lib'}", "-lc10"]
+        subprocess.run([compiler, str(source), "-o", str(library), *flags], check=True)
+        ctypes.CDLL(str(library))
