@@ -8,6 +8,7 @@ With oneDNN on a CPU all images that convolutions read are laid out so, on a GPU
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 
 import torch
@@ -66,7 +67,7 @@ def relaid_bytes(node: fx.Node) -> int:
     tensor = image.meta["val"] if isinstance(image, fx.Node) and image.op == "placeholder" else None
     if tensor is None or tensor.is_contiguous(memory_format=torch.channels_last):
         return 0
-    return int(tensor.numel() * tensor.element_size())
+    return math.prod(_sizes(image)) * int(tensor.element_size())
 
 
 def weight_copy_bytes(node: fx.Node) -> int:
@@ -81,8 +82,7 @@ def weight_copy_bytes(node: fx.Node) -> int:
     sizes = _sizes(weight)
     if sizes[2] * sizes[3] == 1 or not isinstance(weight, fx.Node):
         return 0
-    tensor = weight.meta["val"]
-    return int(tensor.numel() * tensor.element_size())
+    return math.prod(sizes) * int(weight.meta["val"].element_size())
 
 
 def _sizes(argument: object) -> tuple[int, ...]:

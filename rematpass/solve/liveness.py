@@ -246,7 +246,7 @@ def _find_apart(program: Program, trace: Trace, kind: IntArray, needed: BoolArra
     """Results to which their readers add a bias, each with the two loads it stands for: itself and that bias."""
     if not program.addend:
         return {}
-    addend = np.array(program.addend)[trace.ops]
+    addend = program.tables.addend[trace.ops]
     addend[: trace.given] = Addend.BY_OP  # what is handed over is complete
     addend[needed] = Addend.BY_OP
     is_mixed = np.zeros(len(trace.ops), dtype=bool)

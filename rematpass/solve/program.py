@@ -191,6 +191,7 @@ class Tables:
     is_heavy: NDArray[np.bool_]
     access: NDArray[np.int64]
     length: NDArray[np.int64]
+    addend: NDArray[np.int64]
     is_view: NDArray[np.bool_]
     is_paid: NDArray[np.bool_]
     is_tangent: NDArray[np.bool_]
@@ -215,6 +216,7 @@ class Tables:
             is_heavy=np.array(program.is_heavy, dtype=bool),
             access=np.array(program.access or (0,) * len(kind), dtype=np.int64),
             length=np.array(_lengths(program), dtype=np.int64),
+            addend=np.array(program.addend or (Addend.BY_OP,) * len(kind), dtype=np.int64),
             is_view=kind == Kind.VIEW,
             is_paid=(kind != Kind.INPUT) & (kind != Kind.SYMBOL),
             is_tangent=is_backward & (kind == Kind.INPUT),
