@@ -105,8 +105,9 @@ def _forward_op(draw: st.DrawFn, b: Builder, values: list[int]) -> int:
             "operations": draw(st.sampled_from([1, 1, 15, 24])),
             "constants": draw(st.sampled_from([(), (0,), (1,)])),
         }
-    if kind is EXTERN:
+    if kind is EXTERN:  # what readers add is one step, whatever the op itself is
         flags["addend"] = draw(st.sampled_from([Addend.BY_OP, *Addend]))
+        flags |= {"operations": draw(st.sampled_from([1, 24])), "constants": draw(st.sampled_from([(), (2, 3)]))}
     return b.add(kind, *inputs, size=draw(SIZES), ns=draw(TIMES), **flags)
 
 

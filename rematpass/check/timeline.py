@@ -208,10 +208,16 @@ class _Half:
         return program.addend[storage.op] is Addend.BY_READERS or kinds <= {Kind.POINTWISE}
 
     def _count_operations(self, steps: set[Load]) -> int:
-        """Steps of a fused function and the scalars in it."""
-        ops = [self._storages[i].op for i, _ in steps]
+        """Steps of a fused function and the scalars in it; what is not pointwise stands for the sum with its bias."""
+        kind = self._program.kind
+        ops = [op for i, _ in steps if kind[op := self._storages[i].op] is Kind.POINTWISE]
         own = sum(self._program.operations[op] for op in ops) if self._program.operations else len(ops)
-        return own + len({c for op in ops for c in self._program.constants[op]} if self._program.constants else ())
+        return (
+            len(steps)
+            - len(ops)
+            + own
+            + len({c for op in ops for c in self._program.constants[op]} if self._program.constants else ())
+        )
 
     def _fuse_drawn(self, sources: dict[int, set[Load]]) -> bool:
         """Mark random numbers that only the kernel right behind them reads, one each; says whether there are any."""

@@ -258,7 +258,7 @@ def _find_apart(program: Program, trace: Trace, kind: IntArray, needed: BoolArra
 def _count_operations(program: Program, trace: Trace, i: int, fused: Container[int], apart: Container[int] = ()) -> int:
     """Steps and constants of what instance `i` computes with all that is fused into it, each once.
 
-    Of what is in `apart` that is the addition of its bias.
+    Of what is in `apart` that is the addition of its bias: one step.
     """
     todo: list[tuple[int, tuple[int, ...]]] = [(i, ())]
     seen = set(todo)
@@ -266,11 +266,12 @@ def _count_operations(program: Program, trace: Trace, i: int, fused: Container[i
     steps = 0
     while todo:
         u, ways = todo.pop()
+        if u in apart:
+            steps += 1
+            continue
         op = trace.ops[u]
         steps += program.operations[op] if program.operations else 1
         constants.update(program.constants[op] if program.constants else ())
-        if u in apart:
-            continue
         start, stop = np.searchsorted(trace.readers, [u, u + 1])
         for read, way in zip(trace.reads[start:stop].tolist(), trace.access[start:stop].tolist(), strict=True):
             found = (read, (*ways, way) if way else ways)

@@ -6,6 +6,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from rematpass.check.timeline import recount
 from rematpass.solve.liveness import find_handed_over, list_alive, local_peak, simulate
 from rematpass.solve.order import forward_sequence, order_backward
 from rematpass.solve.program import Addend, Kind, Schedule
@@ -186,6 +187,18 @@ def test_readers_load_the_bias_that_they_add(addend, also, is_stored):
         found += [b.add(also, u, size=0) for u in sources[:3]]  # complete, they leave seven loads
     live = forward_bytes(b, found)
     assert live[5] == 150 + (64 if is_stored else 0)
+
+
+@pytest.mark.parametrize(("operations", "is_stored"), [(47, False), (48, True)])
+def test_adding_a_bias_is_one_step_whatever_its_op_is(operations, is_stored):
+    b = Builder()
+    x = b.add(EXTERN, b.given(), size=10, addend=Addend.BY_READERS, operations=24, constants=(2, 3))
+    p = b.add(POINTWISE, x, size=64, operations=operations)
+    program = b.finish([b.add(REDUCTION, p, size=4)], [], is_fusing=True)
+    schedule = Schedule(tuple(range(len(program))), ())
+    live = simulate(program, schedule).forward_bytes
+    assert live == ((10, 74, 68) if is_stored else (10, 10, 14))  # 50 at most, the two loads and the sum counted
+    assert recount(program, schedule) == list(live)
 
 
 def long_functions(operations, readers, *, reads=2, constants=((), ())):
