@@ -24,9 +24,10 @@ def scheduled(draw):
 
 
 @settings(deadline=None, max_examples=300, derandomize=True)
-@given(scheduled())
-def test_the_recount_agrees_with_the_simulator_and_with_the_naive_one(case):
+@given(scheduled(), st.sampled_from([6, 10, 30, 50]), st.sampled_from([2, 4, 8]))
+def test_the_recount_agrees_with_the_simulator_and_with_the_naive_one(case, most_operations, most_reads):
     program, schedule = case
+    program = replace(program, most_operations=most_operations, most_reads=most_reads)
     timeline = simulate(program, schedule)
     predicted = [*timeline.forward_bytes, *timeline.backward_bytes]
     names = [f"v{v}" for v in range(len(program))]
