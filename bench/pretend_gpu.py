@@ -18,6 +18,8 @@ from typing import Any
 
 import torch
 
+from rematpass import torch_compat
+
 _GUARD = """
 #include <c10/core/impl/DeviceGuardImplInterface.h>
 using c10::Device, c10::DeviceType, c10::Stream;
@@ -89,6 +91,8 @@ def pretend_gpu() -> None:
     for name, value in found.items():
         setattr(torch.cuda, name, _always(value))
     torch.version.cuda = "13.0"
+    native: Any = torch._C
+    native._conv_determine_backend_memory_format = _layout_of_cudnn
     _replace_interface()
 
 
@@ -115,6 +119,17 @@ def _replace_interface() -> None:
     interface.Worker.get_device_properties = staticmethod(_always(_H100))
     interface.Worker.current_device = staticmethod(_always(0))
     _triton.has_triton = _always(True)
+
+
+def _layout_of_cudnn(image: torch.Tensor, weight: torch.Tensor, _: object) -> torch.memory_format:
+    """Channels last where either operand is, and only that: weights of 1 x 1 are both.
+
+    As `cudnn_conv_suggest_memory_format` (aten/src/ATen/native/ConvUtils.h); without cuDNN torch would say otherwise.
+    """
+    layout = torch.channels_last
+    images = [t for t in (image, weight) if t.ndim == torch_compat.IMAGE_RANK]
+    is_last = any(t.is_contiguous(memory_format=layout) and not t.is_contiguous() for t in images)
+    return layout if is_last else torch.contiguous_format
 
 
 def _always(value: object) -> Any:

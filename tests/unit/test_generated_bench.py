@@ -2,7 +2,8 @@
 
 import torch
 
-from bench.generated import BLOCK, Memory, allocate_fake, run_wrapper
+from bench.generated import Memory, allocate_fake, run_wrapper
+from rematpass.graph.facts import CUDA_BLOCK_BYTES
 
 WRAPPER = """
 import torch
@@ -37,5 +38,5 @@ def test_what_is_deleted_is_gone_and_what_is_viewed_or_reused_counts_once():
     assert memory.peak_bytes == 3 * 1024  # the batch, and twice two buffers
     memory = Memory([primal, allocate_fake((1,), (1,), torch.float32)])
     run_wrapper(WRAPPER, [primal], memory)
-    assert memory.peak_bytes == 3 * 1024 + BLOCK
+    assert memory.peak_bytes == 3 * 1024 + CUDA_BLOCK_BYTES
     assert sorted(name for _, name in memory.alive) == ["buf0", "held", "new", "primal"]
