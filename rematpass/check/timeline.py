@@ -209,15 +209,12 @@ class _Half:
 
     def _count_operations(self, steps: set[Load]) -> int:
         """Steps of a fused function and the scalars in it; what is not pointwise stands for the sum with its bias."""
-        kind = self._program.kind
-        ops = [op for i, _ in steps if kind[op := self._storages[i].op] is Kind.POINTWISE]
-        own = sum(self._program.operations[op] for op in ops) if self._program.operations else len(ops)
-        return (
-            len(steps)
-            - len(ops)
-            + own
-            + len({c for op in ops for c in self._program.constants[op]} if self._program.constants else ())
-        )
+        program = self._program
+        ops = [op for i, _ in steps if program.kind[op := self._storages[i].op] is Kind.POINTWISE]
+        sums = len(steps) - len(ops)
+        own = sum(program.operations[op] for op in ops) if program.operations else len(ops)
+        scalars = {c for op in ops for c in program.constants[op]} if program.constants else ()
+        return sums + own + len(scalars)
 
     def _fuse_drawn(self, sources: dict[int, set[Load]]) -> bool:
         """Mark random numbers that only the kernel right behind them reads, one each; says whether there are any."""

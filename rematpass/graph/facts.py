@@ -65,8 +65,8 @@ class Facts:
     """All values of a joint graph in order, and the bytes of the forward's inputs (distinct storages).
 
     `is_relaid`: images are laid out channels last; `relaid_bytes` are copies of inputs for that, held as long as the
-    inputs; `open_sizes` dynamic dimensions
-    that may become larger than what these figures stand for; `static_inputs` the values of parameters and buffers.
+    inputs; `open_sizes` dynamic dimensions that may become larger than what these figures stand for; `static_inputs`
+    the values of parameters and buffers.
     """
 
     values: tuple[ValueFacts, ...]
@@ -106,7 +106,7 @@ def collect_facts(
         kind = kind_of(node)
         if kind is Kind.PART and values[inputs[0]].kind is Kind.VIEW:
             kind = Kind.VIEW  # one of several views (split, unbind): no memory of its own
-        if is_fusing and kind is Kind.POINTWISE and (_is_addressed(node) or _is_joined(node, device_type)):
+        if is_fusing and kind is Kind.POINTWISE and (_is_addressed(node) or is_stored_whole(node, device_type)):
             kind = Kind.REDUCTION  # what is read may be fused into it, what it returns is stored
         if is_fusing and kind in (Kind.POINTWISE, Kind.REDUCTION) and _is_complex(node):
             kind = Kind.EXTERN
@@ -178,10 +178,6 @@ def _is_addressed(node: fx.Node) -> bool:
         base_name(reader.target) == "as_strided" or (kind_of(reader) is Kind.VIEW and _is_addressed(reader))
         for reader in node.users
     )
-
-
-def _is_joined(node: fx.Node, device_type: str) -> bool:
-    return joined_parts(node, device_type) > 0 and is_stored_whole(node, device_type)
 
 
 def _is_complex(node: fx.Node) -> bool:

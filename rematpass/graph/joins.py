@@ -30,18 +30,20 @@ def joined_parts(node: fx.Node, device_type: str) -> int:
     if base_name(node.target) != "constant_pad_nd" or device_type == "cpu":
         return 0
     widths = node.args[1]
-    is_plain = isinstance(widths, (tuple, list)) and all(isinstance(width, int) and width >= 0 for width in widths)
-    is_at_end = is_plain and not any(widths[::2]) and sum(map(bool, widths[1::2])) == 1  # type: ignore[index,arg-type]
-    return 2 if is_at_end else 0
+    if not isinstance(widths, (tuple, list)) or not all(isinstance(width, int) and width >= 0 for width in widths):
+        return 0
+    return 2 if not any(widths[::2]) and sum(map(bool, widths[1::2])) == 1 else 0
 
 
 def is_stored_whole(node: fx.Node, device_type: str) -> bool:
-    """Whether the concatenation `node` is a tensor in memory of which each part is written by itself.
+    """Whether `node` is a concatenation, and a tensor in memory of which each part is written by itself.
 
     Args:
-        node: what `joined_parts` finds parts in.
+        node: of any operator.
         device_type: of the device that will run it.
     """
+    if not joined_parts(node, device_type):
+        return False
     parts = _tensors(node)
     if device_type == "cpu" or len(parts) > MOST_PARTS:
         return True
@@ -78,7 +80,10 @@ def _is_read_besides(part: fx.Node, node: fx.Node) -> bool:
 
 
 def _reads_pointwise(reader: fx.Node) -> bool:
-    """Whether the reader, or everything that reads it if it is a view, is computed element for element."""
+    """Whether the reader, or everything that reads it if it is a view, is computed element for element.
+
+    Inductor's own `is_pointwise_use` knows only the views that are left in its graph; the joint graph has more.
+    """
     if kind_of(reader) is Kind.VIEW:
         return all(_reads_pointwise(user) for user in reader.users)
     if not isinstance(reader.target, OpOverload):

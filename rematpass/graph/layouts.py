@@ -10,12 +10,13 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from typing import cast
 
 import torch
 from torch import fx
 
 from ..torch_compat import IMAGE_RANK, has_onednn
-from .op_traits import base_name
+from .op_traits import base_name, tensor_at
 from .sizes import concrete, open_sizes
 
 # Inductor's figures: with so many nodes a convolution, layouts do not matter; so many channels are few.
@@ -24,6 +25,8 @@ NODES_PER_CONVOLUTION, FEW_CHANNELS = 300, 64
 
 def lays_out_images(forward: Sequence[fx.Node], device_type: str) -> bool:
     """Whether Inductor lays out the images of a forward channels last.
+
+    Its own function is not asked: it looks at the tensors' device and at this machine, and plans are made elsewhere.
 
     Args:
         forward: its nodes.
@@ -36,8 +39,8 @@ def lays_out_images(forward: Sequence[fx.Node], device_type: str) -> bool:
         return False
     if open_sizes(node.meta.get("val") for node in convolutions):
         return False
-    weights = [_sizes(node.args[1]) for node in convolutions]
-    groups = [int(node.args[8]) for node in convolutions]  # type: ignore[arg-type]  # in `aten.convolution`
+    weights = [_sizes(node, 1) for node in convolutions]
+    groups = [cast("int", node.args[8]) for node in convolutions]  # in `aten.convolution`
     if any(n > 1 and weight[1] > 1 for n, weight in zip(groups, weights, strict=True)):
         return False
     if any(2 * weight[0] <= weight[1] and weight[2] > 1 for weight in weights):
@@ -52,7 +55,7 @@ def is_convolution(node: object) -> bool:
 
 def is_of_images(node: fx.Node) -> bool:
     """Whether what this convolution, or gradient of one, reads first is of two dimensions, with batch and channels."""
-    return all(len(_sizes(argument)) == IMAGE_RANK for argument in node.args[:2])
+    return all(len(_sizes(node, position)) == IMAGE_RANK for position in (0, 1))
 
 
 def relaid_bytes(node: fx.Node) -> int:
@@ -63,11 +66,10 @@ def relaid_bytes(node: fx.Node) -> int:
     """
     if not is_of_images(node):
         return 0
-    image = node.args[0]
-    tensor = image.meta["val"] if isinstance(image, fx.Node) and image.op == "placeholder" else None
-    if tensor is None or tensor.is_contiguous(memory_format=torch.channels_last):
+    image, tensor = cast("fx.Node", node.args[0]), tensor_at(node, 0)
+    if tensor is None or image.op != "placeholder" or tensor.is_contiguous(memory_format=torch.channels_last):
         return 0
-    return math.prod(_sizes(image)) * int(tensor.element_size())
+    return math.prod(_sizes(node, 0)) * tensor.element_size()
 
 
 def weight_copy_bytes(node: fx.Node) -> int:
@@ -78,13 +80,13 @@ def weight_copy_bytes(node: fx.Node) -> int:
     is_gradient = base_name(node.target) == "convolution_backward"
     if not (is_gradient or is_convolution(node)) or not is_of_images(node):
         return 0
-    weight = node.args[2 if is_gradient else 1]
-    sizes = _sizes(weight)
-    if sizes[2] * sizes[3] == 1 or not isinstance(weight, fx.Node):
+    position = 2 if is_gradient else 1
+    weight, sizes = tensor_at(node, position), _sizes(node, position)
+    if weight is None or sizes[2] * sizes[3] == 1:
         return 0
-    return math.prod(sizes) * int(weight.meta["val"].element_size())
+    return math.prod(sizes) * weight.element_size()
 
 
-def _sizes(argument: object) -> tuple[int, ...]:
-    value = argument.meta.get("val") if isinstance(argument, fx.Node) else None
-    return tuple(concrete(size) for size in value.shape) if isinstance(value, torch.Tensor) else ()
+def _sizes(node: fx.Node, position: int) -> tuple[int, ...]:
+    tensor = tensor_at(node, position)
+    return () if tensor is None else tuple(concrete(size) for size in tensor.shape)

@@ -124,6 +124,13 @@ def is_unrolled(node: fx.Node) -> bool:
     return concrete(before.numel()) < unrolled_below() * concrete(after.numel())
 
 
+def tensor_at(node: fx.Node, position: int) -> torch.Tensor | None:
+    """The tensor that a node reads there; None where it reads no tensor, or nothing."""
+    argument = node.args[position] if position < len(node.args) else None
+    value = argument.meta.get("val") if isinstance(argument, fx.Node) else None
+    return value if isinstance(value, torch.Tensor) else None
+
+
 def addend_of(node: fx.Node, device_type: str) -> Addend:
     """Who adds the bias of a product or convolution.
 
@@ -134,13 +141,12 @@ def addend_of(node: fx.Node, device_type: str) -> Addend:
     name = base_name(node.target)
     if device_type == "cpu" or name not in ("convolution", "addmm"):
         return Addend.BY_OP
-    bias = node.args[2 if name == "convolution" else 0]
-    tensor = bias.meta.get("val") if isinstance(bias, fx.Node) else None
-    if not isinstance(tensor, torch.Tensor) or tensor.ndim != 1:
+    bias = tensor_at(node, 2 if name == "convolution" else 0)
+    if bias is None or bias.ndim != 1:
         return Addend.BY_OP
     if name == "convolution":
         return Addend.BY_READERS
-    is_half = tensor.dtype in (torch.float16, torch.bfloat16)
+    is_half = bias.dtype in (torch.float16, torch.bfloat16)
     return Addend.BY_OP if is_half and adds_half_bias_in_matmul() else Addend.BY_POINTWISE
 
 

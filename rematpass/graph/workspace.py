@@ -14,7 +14,7 @@ from ..formula.pieces import Part
 from ..torch_compat import IMAGE_RANK, num_threads
 from .gpu_attention import gpu_attention_parts
 from .layouts import is_of_images, weight_copy_bytes
-from .op_traits import base_name
+from .op_traits import base_name, tensor_at
 from .sizes import concrete
 
 # Channels per block of oneDNN's layouts with AVX-512 (8 with AVX2, where this counts too much for few channels).
@@ -64,7 +64,7 @@ def _cpu_scratch(node: fx.Node, name: str, *, is_relaid: bool) -> int:
 
 def _cpu_attention(node: fx.Node, *, is_backward: bool) -> tuple[Part, ...]:
     """Per thread, blocks of scores."""
-    query, key = (_tensor(node, i + is_backward) for i in (0, 1))
+    query, key = (tensor_at(node, i + is_backward) for i in (0, 1))
     if query is None or key is None:
         return ()
     length, width = concrete(query.shape[-2]), concrete(query.shape[-1])
@@ -78,7 +78,7 @@ def _cpu_convolution(node: fx.Node) -> int:
     BLOCK_CHANNELS, and up to PRIMITIVE_BYTES and PRIMITIVE_SHARE more.
     """
     name = base_name(node.target)
-    tensors = [_tensor(node, i) for i in range(3)] if name == "convolution_backward" else [_tensor(node, 1)]
+    tensors = [tensor_at(node, i) for i in range(3)] if name == "convolution_backward" else [tensor_at(node, 1)]
     value = node.meta.get("val")
     if isinstance(value, torch.Tensor):
         tensors.append(value)
@@ -94,7 +94,7 @@ def _cpu_convolution_channels_last(node: fx.Node) -> int:
     channels last before, in a copy of its own.
     """
     is_backward = base_name(node.target) == "convolution_backward"
-    weight = _tensor(node, 2 if is_backward else 1)
+    weight = tensor_at(node, 2 if is_backward else 1)
     if weight is None:
         return 0
     channels_out, channels_in, *kernel = [concrete(size) for size in weight.shape]
@@ -126,7 +126,7 @@ def _cpu_fourier(node: fx.Node) -> int:
 
     Back to real numbers over several dimensions takes two, between complex ones over outer dimensions one.
     """
-    tensor, dimensions = _tensor(node, 0), node.args[1]
+    tensor, dimensions = tensor_at(node, 0), node.args[1]
     if tensor is None or not isinstance(dimensions, (list, tuple)):
         return 0
     is_inner = tensor.ndim - 1 in dimensions or -1 in dimensions
@@ -155,9 +155,3 @@ def _blocked_bytes(tensor: torch.Tensor) -> int:
     if len(sizes) > 1:
         sizes[1] = -(-sizes[1] // BLOCK_CHANNELS) * BLOCK_CHANNELS
     return math.prod(sizes) * tensor.element_size()
-
-
-def _tensor(node: fx.Node, position: int) -> torch.Tensor | None:
-    argument = node.args[position] if position < len(node.args) else None
-    value = argument.meta.get("val") if isinstance(argument, fx.Node) else None
-    return value if isinstance(value, torch.Tensor) else None

@@ -255,7 +255,7 @@ def _find_apart(program: Program, trace: Trace, kind: IntArray, needed: BoolArra
     return {i: (i, -1 - op) for i, op in zip(found.tolist(), trace.ops[found].tolist(), strict=True)}
 
 
-def _count_operations(program: Program, trace: Trace, i: int, fused: Container[int], apart: Container[int] = ()) -> int:
+def _count_operations(program: Program, trace: Trace, i: int, fused: Container[int], apart: Container[int]) -> int:
     """Steps and constants of what instance `i` computes with all that is fused into it, each once.
 
     Of what is in `apart` that is the addition of its bias: one step.

@@ -156,7 +156,7 @@ def most_operations(device_type: str) -> int:
 
 
 def adds_half_bias_in_matmul() -> bool:
-    """Whether biases of 16 bits stay with their product on a GPU (an option since 2.13; before, none stays)."""
+    """Whether biases of 16 bits stay with their product on a GPU (where torch has no option for it, none stays)."""
     from torch._inductor import config
 
     return bool(getattr(config, "keep_addmm_fused_for_half_dtypes", False))
