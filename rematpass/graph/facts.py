@@ -17,6 +17,7 @@ from .. import torch_compat
 from ..declared import DeclaredOp
 from ..solve.program import Addend, Kind
 from .capture import JointProgram
+from .demands import is_asked_for
 from .flops import count_flops, tensors_in
 from .joins import is_stored_whole, joined_parts
 from .layouts import is_convolution, lays_out_images, relaid_bytes
@@ -106,7 +107,8 @@ def collect_facts(
         kind = kind_of(node)
         if kind is Kind.PART and values[inputs[0]].kind is Kind.VIEW:
             kind = Kind.VIEW  # one of several views (split, unbind): no memory of its own
-        if is_fusing and kind is Kind.POINTWISE and (_is_addressed(node) or is_stored_whole(node, device_type)):
+        is_stored = is_asked_for(node, device_type) or is_stored_whole(node, device_type)
+        if is_fusing and kind is Kind.POINTWISE and is_stored:
             kind = Kind.REDUCTION  # what is read may be fused into it, what it returns is stored
         if is_fusing and kind in (Kind.POINTWISE, Kind.REDUCTION) and _is_complex(node):
             kind = Kind.EXTERN
@@ -169,14 +171,6 @@ def _describe(
         constants=(),
         module=module_path(node),
         source=source_line(node),
-    )
-
-
-def _is_addressed(node: fx.Node) -> bool:
-    """Whether a reader asks for strides: Inductor stores what `as_strided` reads (`lowering.py`, 2.11 to 2.15)."""
-    return any(
-        base_name(reader.target) == "as_strided" or (kind_of(reader) is Kind.VIEW and _is_addressed(reader))
-        for reader in node.users
     )
 
 

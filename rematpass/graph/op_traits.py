@@ -26,14 +26,14 @@ _POINTWISE = words(
     "iota lift_fresh_copy masked_fill new_empty new_empty_strided new_full new_ones new_zeros ones ones_like",
     "repeat roll scalar_tensor select_backward select_scatter slice_backward slice_scatter _to_copy tril triu",
     "_unsafe_index _unsafe_masked_index upsample_nearest2d zeros zeros_like reflection_pad2d replication_pad2d",
-    "pixel_shuffle fmod remainder",
+    "pixel_shuffle fmod remainder _low_memory_max_pool_offsets_to_indices",
 )
 # Reductions of torch versions that lack the tag, and scatters: inputs may be fused, the result is stored.
 _REDUCTION = words(
     "all amax amin any argmax argmin avg_pool2d avg_pool2d_backward cumprod cumsum embedding_dense_backward",
     "index_put logcumsumexp max_pool2d_with_indices_backward _low_memory_max_pool_with_offsets",
-    "_low_memory_max_pool_offsets_to_indices mean min max norm prod scatter scatter_add scatter_reduce std",
-    "sum var var_mean _unsafe_index_put _softmax _log_softmax adaptive_avg_pool2d _adaptive_avg_pool2d",
+    "mean min max norm prod scatter scatter_add scatter_reduce std sum var var_mean _unsafe_index_put _softmax",
+    "_log_softmax adaptive_avg_pool2d _adaptive_avg_pool2d",
 )
 # Those of them that Inductor writes out where they are few (`Reduction.create`, 2.11 to 2.15).
 _UNROLLED = words("all amax amin any mean prod sum")

@@ -91,6 +91,7 @@ __all__ = [
     "evaluated",
     "extract_halves",
     "half_tag",
+    "has_bfloat16_atomics",
     "has_no_memory",
     "has_onednn",
     "inductor_keys",
@@ -160,6 +161,11 @@ def adds_half_bias_in_matmul() -> bool:
     from torch._inductor import config
 
     return bool(getattr(config, "keep_addmm_fused_for_half_dtypes", False))
+
+
+def has_bfloat16_atomics() -> bool:
+    """Whether there is a GPU that adds bfloat16 numbers in place (2.11-2.15: from capability 9.0 on)."""
+    return torch.cuda.is_available() and torch.cuda.get_device_capability() >= (9, 0)
 
 
 def unrolled_below() -> int:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import itertools
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Set
 from typing import Any
 
 # Kernels further apart than this in Inductor's order are not fused where a plan is followed. Fusing moves one of them,
@@ -33,13 +33,12 @@ def guarded_choices(room_bytes: int) -> Any:
         @staticmethod
         def can_fuse_horizontal(scheduler: Any, node1: Any, node2: Any, shared_data_score: int) -> bool:
             may = InductorChoices.can_fuse_horizontal(scheduler, node1, node2, shared_data_score)
-            return bool(may) and guard.allows(scheduler, node1, node2, nearest=0)
+            return bool(may) and guard.allows(scheduler, node1, node2)
 
         @staticmethod
         def can_fuse_vertical(scheduler: Any, node1: Any, node2: Any, shared_data_score: int) -> bool:
             may = InductorChoices.can_fuse_vertical(scheduler, node1, node2, shared_data_score)
-            # Neighbours of which one reads the other: what is between them need not be stored.
-            return bool(may) and guard.allows(scheduler, node1, node2, nearest=1)
+            return bool(may) and guard.allows(scheduler, node1, node2)
 
         @staticmethod
         def score_fusion(scheduler: Any, node1: Any, node2: Any) -> Any:
@@ -144,67 +143,67 @@ def _inside(*nodes: Any) -> set[str]:
 class _FusionGuard:
     """Refuses a fusion that would lift live memory above the plan's.
 
-    Fusing two kernels runs one where the other stands. At the later place, what the earlier one alone read or wrote
-    lives until there; at the earlier place, what the later one writes lives from there. Live bytes along Inductor's
-    unfused order, plus the larger of the two, must stay within the room; of neighbours, what is live beside either. The
-    estimate is high where other fusions remove buffers or results take the place of what is read, so it errs towards
-    less fusion.
+    Inductor runs two kernels as one where the first of them stands, right after what the second needs of what is
+    between (`topological_sort_schedule`). What all these write is alive from there on; what the two hand to each other
+    is not stored. Live bytes along Inductor's unfused order, with that added, must stay within the room or below what
+    was alive there anyway. The estimate is high where other fusions remove buffers or results take the place of what
+    is read, so it errs towards less fusion.
     """
 
     def __init__(self, room_bytes: int) -> None:
         self._room = room_bytes
         self._scheduler: Any = None
+        self._nodes: list[Any] = []
         self._live: list[int] = []
-        self._made: list[int] = []
+        self._first: dict[str, int] = {}
         self._last: dict[str, int] = {}
         self._size: dict[str, int] = {}
 
-    def allows(self, scheduler: Any, node1: Any, node2: Any, *, nearest: int) -> bool:
-        """Whether two kernels may become one; `nearest`: places apart up to which neither moves past another."""
+    def allows(self, scheduler: Any, node1: Any, node2: Any) -> bool:
+        """Whether two kernels may become one."""
         if _vanishes(node1, node2):
             return True
-        low = min(node1.min_order, node2.min_order)
-        high = max(node1.max_order, node2.max_order)
-        if self._scheduler is not scheduler:
-            self._measure(scheduler)
-        if high - low <= nearest:
-            return self._fits_as_one(node1, node2)
+        low, high = min(node1.min_order, node2.min_order), max(node1.max_order, node2.max_order)
         if high - low > FUSION_REACH:
             return False
-        earlier, later = (node1, node2) if node1.min_order == low else (node2, node1)
-        touched = {name for node in earlier.get_nodes() for name in (*_read_names(node), *_written_names(node))}
-        moved_down = sum(self._size.get(name, 0) for name in touched if self._last.get(name, high) < high)
-        moved_up = sum(self._size.get(name, 0) for node in later.get_nodes() for name in _written_names(node))
-        return max(self._live[low : high + 1], default=0) + max(moved_down, moved_up) <= self._room
+        if self._scheduler is not scheduler:
+            self._measure(scheduler)
+        inside = _inside(node1, node2)
+        moved = {name for node in self._moved(node1, node2, low, high) for name in _written_names(node)} - inside
+        before = self._live[low : high + 1]
+        needed = (live + self._added(low + i, moved, inside) for i, live in enumerate(before))
+        return max(needed) <= max(self._room, *before)
 
-    def _fits_as_one(self, node1: Any, node2: Any) -> bool:
-        """Whether neighbours need no more as one kernel than one by one, or no more than the room.
+    def _moved(self, node1: Any, node2: Any, low: int, high: int) -> Iterator[Any]:
+        """What runs at `low` if the two are one: both, and what they need of what is before `high`."""
+        needs = node1.ancestors | node2.ancestors
+        yield from (*node1.get_nodes(), *node2.get_nodes())
+        yield from (node for order in range(low + 1, high) for node in self._nodes[order] if node.get_name() in needs)
 
-        One by one, what the first alone reads is gone when the second writes.
-        """
-        low, high = min(node1.min_order, node2.min_order), max(node1.max_order, node2.max_order)
-        inside = sum(self._size.get(name, 0) for name in _inside(node1, node2))
-        needed = self._live[low] + sum(self._made[low + 1 : high + 1]) - inside
-        return bool(needed <= max(self._room, *self._live[low : high + 1]))
+    def _added(self, order: int, moved: Set[str], inside: Set[str]) -> int:
+        """Bytes that are alive there earlier than in the unfused order, less those that are not stored."""
+        early = sum(self._size.get(name, 0) for name in moved if self._first[name] > order)
+        return early - sum(self._size.get(name, 0) for name in inside if self._first[name] <= order <= self._last[name])
 
     def _measure(self, scheduler: Any) -> None:
-        """Live and newly made bytes per node of the unfused order, and each buffer's size and last reader."""
+        """Nodes and live bytes per place of the unfused order, and each buffer's size, first and last place."""
         nodes = sorted((n for group in scheduler.nodes for n in group.get_nodes()), key=lambda n: n.min_order)
         count = 1 + max((n.max_order for n in nodes), default=0)
-        first: dict[str, int] = {}
-        self._scheduler, self._last, self._size = scheduler, {}, _buffer_bytes(scheduler)
+        self._scheduler, self._first, self._last, self._size = scheduler, {}, {}, _buffer_bytes(scheduler)
+        self._nodes = [[] for _ in range(count)]
         for node in nodes:
+            self._nodes[node.min_order].append(node)
             for name in _written_names(node):
-                first.setdefault(name, node.min_order)
+                self._first.setdefault(name, node.min_order)
                 self._last.setdefault(name, node.min_order)
             for name in _read_names(node):
                 self._last[name] = max(self._last.get(name, 0), node.max_order)
         self._last.update(dict.fromkeys(_output_names(), count - 1))
-        self._made, gone = [0] * count, [0] * (count + 1)  # what the last kernel reads is gone after it
+        made, gone = [0] * count, [0] * (count + 1)  # what the last kernel reads is gone after it
         for name, last in self._last.items():
-            self._made[first.get(name, 0)] += self._size.get(name, 0)
+            made[self._first.get(name, 0)] += self._size.get(name, 0)
             gone[last + 1] += self._size.get(name, 0)
-        self._live = list(itertools.accumulate(made - left for made, left in zip(self._made, gone, strict=False)))
+        self._live = list(itertools.accumulate(new - old for new, old in zip(made, gone, strict=False)))
 
 
 def _read_names(node: Any) -> list[str]:

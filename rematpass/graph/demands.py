@@ -1,0 +1,55 @@
+"""What readers ask to find in memory though Inductor could compute it inside them.
+
+In: a node of a joint graph. Out: a yes or no. Never decides about memory, never changes the graph.
+"""
+
+from __future__ import annotations
+
+import torch
+from torch import fx
+
+from ..solve.program import Kind
+from ..torch_compat import has_bfloat16_atomics, num_threads
+from .op_traits import base_name, kind_of, tensor_at
+from .words import words
+
+_SCATTERS = words("index_put scatter_add scatter_reduce")
+
+
+def is_asked_for(node: fx.Node, device_type: str) -> bool:
+    """Whether a reader takes the value from memory.
+
+    That is one that shows it by strides (`as_strided` in torch/_inductor/lowering.py, 2.11 to 2.15), and a scatter that
+    Inductor leaves to torch.
+
+    Args:
+        node: of any operator.
+        device_type: of the device that will run it.
+    """
+    return any(_asks_for(reader, node, device_type) for reader in node.users)
+
+
+def _asks_for(reader: fx.Node, node: fx.Node, device_type: str) -> bool:
+    name = base_name(reader.target)
+    if name == "as_strided":
+        return True
+    if name in _SCATTERS:
+        # What is written into it copies anyhow.
+        return node is not reader.args[0] and _is_left_to_torch(reader, device_type)
+    return kind_of(reader) is Kind.VIEW and is_asked_for(reader, device_type)
+
+
+def _is_left_to_torch(scatter: fx.Node, device_type: str) -> bool:
+    """Inductor's rules: `use_scatter_fallback` in utils.py, `index_put_impl_` in lowering.py (2.13)."""
+    if torch.are_deterministic_algorithms_enabled():
+        return True
+    name = base_name(scatter.target)
+    if name == "scatter_reduce" and scatter.args[4] != "sum":
+        return True
+    if name == "index_put" and not any(scatter.args[3:4]):
+        return False  # does not add
+    if name != "index_put" and device_type == "cpu":
+        return num_threads() > 1
+    source = tensor_at(scatter, 2 if name == "index_put" else 3)
+    dtype = None if source is None else source.dtype
+    return dtype in (torch.int64, torch.bool) or (dtype is torch.bfloat16 and not has_bfloat16_atomics())
