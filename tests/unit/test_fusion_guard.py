@@ -1,0 +1,142 @@
+"""What the guard lets Inductor fuse stays within the room, counted kernel by kernel after the fusion."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from rematpass.torch_compat import fusion
+from rematpass.torch_compat.fusion import _FusionGuard
+
+
+@dataclass
+class Kernel:
+    """A scheduler's node that writes one buffer, with what Inductor's nodes are asked."""
+
+    order: int
+    reads: Sequence[str]
+    size: int
+    ancestors: set[str]
+    users: list[Any] = field(default_factory=list)
+    scheduler: Any = None
+
+    @property
+    def min_order(self) -> int:
+        return self.order
+
+    max_order = min_order
+
+    def get_name(self) -> str:
+        return f"op{self.order}"
+
+    def get_operation_names(self) -> set[str]:
+        return {self.get_name()}
+
+    def get_nodes(self) -> list[Kernel]:
+        return [self]
+
+    def is_reduction(self) -> bool:
+        return False
+
+    @property
+    def read_writes(self) -> SimpleNamespace:
+        return SimpleNamespace(reads=[SimpleNamespace(name=name) for name in self.reads])
+
+    @property
+    def written(self) -> str:
+        return f"buf{self.order}"
+
+    def get_outputs(self) -> list[SimpleNamespace]:
+        buffer = SimpleNamespace(node=None, users=self.users, scheduler=self.scheduler, get_name=lambda: self.written)
+        return [buffer]
+
+
+OUTPUT = SimpleNamespace(order=None, get_name=lambda: "OUTPUT")
+
+
+def make_kernels(layout: Sequence[tuple[Sequence[int], int]]) -> list[Kernel]:
+    """Kernels from what each reads, as places before it, and writes, in bytes; they know their scheduler."""
+    kernels: list[Kernel] = []
+    for order, (places, size) in enumerate(layout):
+        read = [kernels[i] for i in sorted(set(places))]
+        ancestors = {k.get_name() for k in read}.union(*(k.ancestors for k in read))
+        kernels.append(Kernel(order, [k.written for k in read], size, ancestors))
+        for kernel in read:
+            kernel.users.append(kernels[-1])
+    for kernel in kernels:
+        kernel.users = kernel.users or [OUTPUT]
+    scheduler = SimpleNamespace(nodes=kernels, mutation_real_name={})
+    for kernel in kernels:
+        kernel.scheduler = scheduler
+    scheduler.name_to_buf = {kernel.written: kernel.get_outputs()[0] for kernel in kernels}
+    return kernels
+
+
+def simulate(kernels: list[Kernel], one: Kernel | None = None, other: Kernel | None = None) -> int:
+    """Most bytes alive when `one` and `other` run as one kernel, put in order as Inductor does."""
+    pair = [k for k in (one, other) if k is not None]
+    done: list[list[Kernel]] = []
+
+    def visit(kernel: Kernel) -> None:
+        group = pair if kernel in pair else [kernel]
+        if group not in done:
+            for name in sorted({name for k in group for name in k.reads} - {k.written for k in group}):
+                visit(kernels[int(name.removeprefix("buf"))])
+            done.append(group)
+
+    for kernel in kernels:
+        visit(kernel)
+    place = {kernel.order: i for i, group in enumerate(done) for kernel in group}
+    alive = [0] * len(done)
+    for kernel in kernels:
+        last = max(place.get(user.order, len(done) - 1) for user in kernel.users)
+        is_inside = kernel in pair and all(user in pair for user in kernel.users)
+        for i in range(place[kernel.order], last + 1):
+            alive[i] += 0 if is_inside else kernel.size
+    return max(alive)
+
+
+def allows(room: int, one: Kernel, other: Kernel) -> bool:
+    """The guard's answer where torch says what these kernels write and return."""
+    kernels = one.scheduler.nodes
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(fusion, "_buffer_bytes", lambda _: {k.written: k.size for k in kernels})
+        patch.setattr(fusion, "_output_names", lambda: [k.written for k in kernels if k.users == [OUTPUT]])
+        return _FusionGuard(room).allows(one.scheduler, one, other)
+
+
+def test_what_a_fusion_draws_along_is_counted():
+    """Kernel 4 runs where 1 stands, so 3 runs before: what 1, 3 and 4 write is alive at once."""
+    kernels = make_kernels([([], 4), ([0], 4), ([1], 1), ([], 4), ([0, 3], 4), ([4], 1)])
+    unfused = simulate(kernels)
+    fused = simulate(kernels, kernels[1], kernels[4])
+    assert fused > unfused
+    assert not allows(unfused, kernels[1], kernels[4])
+    assert allows(fused + 1, kernels[1], kernels[4])  # counts what 0 wrote until 4 would have read it
+
+
+@st.composite
+def layouts(draw) -> list[tuple[list[int], int]]:
+    count = draw(st.integers(3, 9))
+    return [
+        (draw(st.lists(st.integers(0, i - 1), max_size=2)) if i else [], draw(st.integers(1, 4))) for i in range(count)
+    ]
+
+
+@given(layout=layouts(), spare=st.integers(0, 2), data=st.data())
+def test_what_is_allowed_stays_within_the_room(layout, spare, data):
+    kernels = make_kernels(layout)
+    i, j = sorted(data.draw(st.lists(st.integers(0, len(kernels) - 1), min_size=2, max_size=2, unique=True)))
+    one, other = kernels[i], kernels[j]
+    between = {k.get_name() for k in kernels if one.get_name() in k.ancestors}
+    if other.ancestors & between:
+        return  # a cycle, which Inductor refuses
+    room = simulate(kernels) + spare
+    if allows(room, one, other):
+        assert simulate(kernels, one, other) <= room
