@@ -12,7 +12,7 @@ import torch
 from rematpass.demo.machine import cpu_name
 from rematpass.report.doctor import find_version
 
-PACKAGES = ("rematpass", "torch", "numpy", "scipy", "networkx", "transformers")
+PACKAGES = ("rematpass", "torch", "triton", "numpy", "scipy", "networkx", "transformers")
 
 
 def describe_machine(device: torch.device | None = None) -> dict[str, Any]:
