@@ -26,6 +26,7 @@ from .cost.values import price_values
 from .declared import DeclaredOp
 from .emit.split import split_program
 from .errors import BudgetTooSmall
+from .garbage import uncollected
 from .graph.assemble import build_program, describe_work
 from .graph.capture import JointProgram
 from .graph.constraints import collect_constraints
@@ -119,6 +120,7 @@ def room_beside_inputs(plan: Plan, *, is_backward: bool) -> int | None:
     return plan.peak_bytes - (with_copies if is_backward else plan.static_bytes)
 
 
+@uncollected()
 def make_plan(joint: JointProgram, settings: Settings, graph_name: str) -> tuple[Plan, Inputs, Decision]:
     """The steps before the first node is written: the plan, what it was made from, and the decision it records."""
     start = time.perf_counter()
