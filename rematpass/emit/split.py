@@ -6,7 +6,7 @@ changes the order, never merges two computations of one value.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import cast
 
 import torch
@@ -14,6 +14,7 @@ from torch import fx
 
 from .. import torch_compat
 from ..graph.capture import JointProgram
+from ..graph.layouts import find_images
 from ..graph.op_traits import is_unrolled
 from ..solve.liveness import find_handed_over
 from ..solve.program import Decision, Kind, Program
@@ -39,7 +40,7 @@ def split_program(
         then the tangents.
     """
     kept_order = _kept_order(program, decision)
-    flat = [v for v in kept_order if program.is_fusing and v in joint.static_inputs and _is_image(joint.nodes[v])]
+    flat = _taken_for_images(joint, kept_order) if program.is_fusing else []
     marked = _stored_in_place(joint, program, decision) if store_in_place else _NOTHING
     environment, handles = _expand(joint, program, decision, flat, marked)
     _check_versions(program, decision, environment)
@@ -75,28 +76,52 @@ def _kept_order(program: Program, decision: Decision) -> tuple[int, ...]:
     return tuple(sorted(kept_values(program, decision.schedule.backward)))
 
 
-def _is_image(node: fx.Node) -> bool:
-    """Whether Inductor would hand the backward a copy of this input, laid out channels last, were it kept as it is.
+def _taken_for_images(joint: JointProgram, kept: Sequence[int]) -> list[int]:
+    """What Inductor would hand the backward laid out channels last though it is no image, were it kept as it is.
 
     Where a graph has convolutions, `GraphLowering.run_node` (2.11 to 2.15) does so with every tensor of four dimensions
-    that goes to the backward: all weights of a ResNet would be held twice. What is kept through a flat view is not.
+    that goes to the backward: all weights of a ResNet would be held twice, queries and keys of attention between
+    convolutions be copied on both sides. What is kept through a flat view is not.
     """
+    forward = [node for node, is_late in zip(joint.nodes, joint.is_backward, strict=True) if not is_late]
+    images = find_images(forward)
+    return [v for v in kept if images and joint.nodes[v] not in images and _may_be_flat(joint.nodes[v])]
+
+
+def _may_be_flat(node: fx.Node) -> bool:
     value = node.meta.get("val")
     if not isinstance(value, torch.Tensor) or value.layout is not torch.strided:
         return False
-    if value.ndim != torch_compat.IMAGE_RANK:
+    if value.ndim != torch_compat.IMAGE_RANK or not all(isinstance(size, int) for size in value.shape):
         return False
-    return all(isinstance(size, int) for size in value.shape) and value.is_contiguous()
+    is_relaid = value.is_contiguous(memory_format=torch.channels_last)
+    return not is_relaid and value.permute(_storage_order(value)).is_contiguous()
+
+
+def _storage_order(value: torch.Tensor) -> list[int]:
+    """Its dimensions from the outermost in memory to the innermost."""
+    strides = value.stride()
+    return sorted(range(value.ndim), key=lambda d: (-strides[d], d))
 
 
 def _flatten(graph: fx.Graph, node: fx.Node) -> tuple[fx.Node, fx.Node]:
-    """A flat view of `node` for the forward to keep, and a view of that, of the shape of `node`, for the backward."""
+    """A flat view of `node` for the forward to keep, and a view of that, as `node` is, for the backward."""
     value = node.meta["val"]
-    flat = graph.call_function(torch.ops.aten.view.default, (node, [value.numel()]))
-    flat.meta.update(node.meta, val=value.view(-1), **torch_compat.half_tag(is_backward=False))
-    whole = graph.call_function(torch.ops.aten.view.default, (flat, list(value.shape)))
-    whole.meta.update(node.meta, val=flat.meta["val"].view(value.shape), **torch_compat.half_tag(is_backward=True))
-    return flat, whole
+    order = _storage_order(value)
+    back = sorted(range(value.ndim), key=order.__getitem__)
+    sizes = [value.shape[d] for d in order]
+    steps = [
+        (torch.ops.aten.permute.default, order),
+        (torch.ops.aten.view.default, [value.numel()]),
+        (torch.ops.aten.view.default, sizes),
+        (torch.ops.aten.permute.default, back),
+    ]
+    made = [node]
+    for (operator, argument), is_backward in zip(steps, (False, False, True, True), strict=True):
+        made.append(graph.call_function(operator, (made[-1], argument)))
+        seen = operator(made[-2].meta["val"], argument)
+        made[-1].meta.update(node.meta, val=seen, **torch_compat.half_tag(is_backward=is_backward))
+    return made[2], made[4]
 
 
 def _expand(

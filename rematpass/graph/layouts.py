@@ -16,11 +16,15 @@ import torch
 from torch import fx
 
 from ..torch_compat import IMAGE_RANK, has_onednn
+from .flops import tensors_in
 from .op_traits import base_name, tensor_at
 from .sizes import concrete, open_sizes
+from .words import words
 
 # Inductor's figures: with so many nodes a convolution, layouts do not matter; so many channels are few.
 NODES_PER_CONVOLUTION, FEW_CHANNELS = 300, 64
+# Dimensions change places.
+_TURNING = words("permute transpose t mT")
 
 
 def lays_out_images(forward: Sequence[fx.Node], device_type: str) -> bool:
@@ -46,6 +50,34 @@ def lays_out_images(forward: Sequence[fx.Node], device_type: str) -> bool:
     if any(2 * weight[0] <= weight[1] and weight[2] > 1 for weight in weights):
         return False
     return not all(max(weight[:2]) <= FEW_CHANNELS for weight in weights)
+
+
+def find_images(forward: Sequence[fx.Node]) -> frozenset[fx.Node]:
+    """What convolutions read and return as images, and what lies like these: computed from them or for them unturned.
+
+    Args:
+        forward: its nodes.
+    """
+    inside = set(forward)
+    todo = [end for node in forward if is_convolution(node) for end in (node, node.args[0])]
+    found: set[fx.Node] = set()
+    while todo:
+        node = cast("fx.Node", todo.pop())
+        if node in found or node not in inside:
+            continue
+        found.add(node)
+        linked = [(node, reader) for reader in node.users] + [(source, node) for source in node.all_input_nodes]
+        todo += (end for link in linked if _lies_alike(*link) for end in link)
+    return frozenset(found)
+
+
+def _lies_alike(source: fx.Node, reader: fx.Node) -> bool:
+    """Whether a reader's result is laid out as what it reads: both are of an image's dimensions, and nothing turns."""
+    name = base_name(reader.target)
+    if name in _TURNING or "attention" in name or (is_convolution(reader) and source is not reader.args[0]):
+        return False
+    tensors = [next(tensors_in(node.meta.get("val")), None) for node in (source, reader)]
+    return all(tensor is not None and tensor.ndim == IMAGE_RANK for tensor in tensors)
 
 
 def is_convolution(node: object) -> bool:

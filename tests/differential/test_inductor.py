@@ -13,7 +13,10 @@ from torch.nn import functional
 
 import rematpass
 from rematpass.check.measure import storage_bytes
-from rematpass.torch_compat import compile_uncached, fusion
+from rematpass.look import Step, look_at_step
+from rematpass.options import parse_options
+from rematpass.pipeline import plan_and_split
+from rematpass.torch_compat import IMAGE_RANK, compile_uncached, fusion, inductor_keys
 from tests.strategies import torch_programs
 
 # Kernels without vector instructions compile twice as fast and allocate the same.
@@ -311,6 +314,34 @@ def test_images_are_laid_out_alike_in_both_halves(make):
     fastest = rematpass.plan(model, (x,), memory_budget="none").fastest_peak_bytes
     plan, _, measured = compiled_step(model, x, fastest)
     assert measured <= plan.peak_bytes * 1.01
+
+
+class Turned(nn.Module):
+    """A block of ConvNeXt: between its convolutions channels are last in the shape, not in the layout."""
+
+    def __init__(self):
+        super().__init__()
+        self.first, self.last = nn.Conv2d(8, 8, 3, padding=1), nn.Conv2d(8, 8, 1)
+        self.widen, self.narrow = nn.Linear(8, 32), nn.Linear(32, 8)
+
+    def forward(self, x):
+        hidden = functional.gelu(self.widen(self.first(x).permute(0, 2, 3, 1)))
+        attended = functional.scaled_dot_product_attention(hidden, hidden, hidden)
+        return self.last(self.narrow(attended).permute(0, 3, 1, 2)).square().mean()
+
+
+def test_what_is_turned_between_convolutions_is_kept_as_it_lies():
+    torch.manual_seed(0)
+    model, x = Turned(), torch.randn(2, 8, 16, 16)
+    reference = copy.deepcopy(model)
+    options = parse_options({"memory_budget": "none"}, inductor_keys=inductor_keys())
+    halves = look_at_step(Step(model, (x,)), options, lambda joint, settings: plan_and_split(joint, settings, "0"))
+    shown = [n for n in halves.backward.graph.find_nodes(op="placeholder") if n.meta["val"].ndim == IMAGE_RANK]
+    assert {n.name.partition("_")[0] for n in shown} == {"primals", "convolution"}
+    train_step(reference, x)
+    train_step(torch.compile(model, backend="rematpass", options={"memory_budget": "none", **SCALAR}), x)
+    for ours, theirs in zip(model.parameters(), reference.parameters(), strict=True):
+        torch.testing.assert_close(ours.grad, theirs.grad)
 
 
 def test_batch_norm_counts_a_batch_once():

@@ -7,7 +7,7 @@ from torch._inductor.graph import GraphLowering
 from torch.fx.experimental.proxy_tensor import make_fx
 
 import rematpass
-from rematpass.graph.layouts import lays_out_images, relaid_bytes
+from rematpass.graph.layouts import find_images, lays_out_images, relaid_bytes
 from rematpass.graph.workspace import workspace_bytes
 
 aten = torch.ops.aten
@@ -110,6 +110,23 @@ def forward_nodes(*weights, groups=1):
 
     tensors = [torch.empty(2, weights[0][1] * groups, 8, 8), *(torch.empty(*weight, 3, 3) for weight in weights)]
     return list(make_fx(convolve, tracing_mode="fake")(*tensors).graph.nodes)
+
+
+def test_images_are_what_convolutions_read_and_return_unturned():
+    def step(images, weight):
+        def convolve(x):
+            return aten.convolution(x, weight, None, [1, 1], [1, 1], [1, 1], False, [0, 0], 1)
+
+        hidden = aten.relu(convolve(aten.sin(images)))
+        turned = aten.exp(aten.permute(hidden, [0, 2, 3, 1]))
+        scaled = turned * aten.cos(aten.mean(turned, [1, 2, 3], True))
+        return convolve(aten.permute(scaled, [0, 3, 1, 2])) * aten.tanh(weight.sum())
+
+    graph = make_fx(step, tracing_mode="fake")(torch.empty(2, 4, 8, 8), torch.empty(4, 4, 3, 3)).graph
+    forward = list(graph.nodes)
+    found = {node.name for node in find_images(forward)}
+    assert found == {"images_1", "sin", "convolution", "relu", "permute_1", "convolution_1", "mul_1"}
+    assert not find_images([node for node in forward if "convolution" not in node.name])
 
 
 class TestWhatAGpuLaysOutChannelsLast:
