@@ -35,6 +35,7 @@ from bench.runnable import CASES, build
 from rematpass import torch_compat
 from rematpass.graph.capture import JointProgram
 from rematpass.graph.facts import CUDA_BLOCK_BYTES
+from rematpass.graph.layouts import find_images
 from rematpass.look import Step, look_at_step
 from rematpass.options import parse_options
 from rematpass.pipeline import Planned, Settings, plan_and_split, room_beside_inputs
@@ -197,7 +198,9 @@ def run_wrapper(code: str, inputs: Sequence[object], memory: Memory) -> Sequence
 def count_peak(planned: Planned) -> int:
     """The most bytes alive in either half, parameters and batch counted."""
     forward, backward = (move_to_gpu(planned.forward), move_to_gpu(planned.backward))
-    compile_half = torch_compat.inner_compiler(lambda late: room_beside_inputs(planned.plan, is_backward=late))
+    compile_half = torch_compat.inner_compiler(
+        lambda late: room_beside_inputs(planned.plan, is_backward=late), find_images=find_images
+    )
     given = {node.name: node.meta["val"] for node in forward.graph.find_nodes(op="placeholder")}
     memory = Memory([tensor for tensor in given.values() if isinstance(tensor, Tensor)])
     returned = run_wrapper(lower(forward, [*given.values()], compile_half, None), [*given.values()], memory)

@@ -26,6 +26,7 @@ from .emit.copies import copy_overwritten
 from .errors import RematError
 from .graph.capture import JointProgram, capture_joint, find_overwritten
 from .graph.facts import module_path
+from .graph.layouts import find_images
 from .graph.sizes import open_sizes
 from .lessons import Lessons, corrected, may_learn
 from .options import Options, cache_dir, parse_options
@@ -278,11 +279,11 @@ def _compile_noted(
 
     token = _NOTED.set(noted)
     try:
-        compiled = torch_compat.compile_fx(gm, inputs, patches, room_bytes)
+        compiled = torch_compat.compile_fx(gm, inputs, patches, room_bytes, find_images)
         if not is_lowered and stored is None and _may_hit(inputs):
             # torch had the step in its cache but nobody kept its plan: compile once more, planning this time.
             with torch_compat.compile_uncached():
-                compiled = torch_compat.compile_fx(gm, inputs, patches, room_bytes)
+                compiled = torch_compat.compile_fx(gm, inputs, patches, room_bytes, find_images)
     finally:
         _NOTED.reset(token)
     if noted or stored is None:

@@ -6,15 +6,13 @@ changes the order, never merges two computations of one value.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from typing import cast
 
-import torch
 from torch import fx
 
 from .. import torch_compat
 from ..graph.capture import JointProgram
-from ..graph.layouts import find_images
 from ..graph.op_traits import is_unrolled
 from ..solve.liveness import find_handed_over
 from ..solve.program import Decision, Kind, Program
@@ -40,13 +38,12 @@ def split_program(
         then the tangents.
     """
     kept_order = _kept_order(program, decision)
-    flat = _taken_for_images(joint, kept_order) if program.is_fusing else []
     marked = _stored_in_place(joint, program, decision) if store_in_place else _NOTHING
-    environment, handles = _expand(joint, program, decision, flat, marked)
+    environment = _expand(joint, program, decision, marked)
     _check_versions(program, decision, environment)
     # Constants and inner graphs are attributes of both halves: nothing to hand over.
     handed = [v for v in kept_order if joint.nodes[v].op != "get_attr"]
-    kept = [handles.get(v, environment[v]) for v in handed if program.kind[v] is not Kind.SYMBOL]
+    kept = [environment[v] for v in handed if program.kind[v] is not Kind.SYMBOL]
     symbols = [environment[v] for v in handed if program.kind[v] is Kind.SYMBOL]
     return torch_compat.extract_halves(
         joint.gm,
@@ -76,69 +73,15 @@ def _kept_order(program: Program, decision: Decision) -> tuple[int, ...]:
     return tuple(sorted(kept_values(program, decision.schedule.backward)))
 
 
-def _taken_for_images(joint: JointProgram, kept: Sequence[int]) -> list[int]:
-    """What Inductor would hand the backward laid out channels last though it is no image, were it kept as it is.
-
-    Where a graph has convolutions, `GraphLowering.run_node` (2.11 to 2.15) does so with every tensor of four dimensions
-    that goes to the backward: all weights of a ResNet would be held twice, queries and keys of attention between
-    convolutions be copied on both sides. What is kept through a flat view is not.
-    """
-    forward = [node for node, is_late in zip(joint.nodes, joint.is_backward, strict=True) if not is_late]
-    images = find_images(forward)
-    return [v for v in kept if images and joint.nodes[v] not in images and _may_be_flat(joint.nodes[v])]
-
-
-def _may_be_flat(node: fx.Node) -> bool:
-    value = node.meta.get("val")
-    if not isinstance(value, torch.Tensor) or value.layout is not torch.strided:
-        return False
-    if value.ndim != torch_compat.IMAGE_RANK or not all(isinstance(size, int) for size in value.shape):
-        return False
-    is_relaid = value.is_contiguous(memory_format=torch.channels_last)
-    return not is_relaid and value.permute(_storage_order(value)).is_contiguous()
-
-
-def _storage_order(value: torch.Tensor) -> list[int]:
-    """Its dimensions from the outermost in memory to the innermost."""
-    strides = value.stride()
-    return sorted(range(value.ndim), key=lambda d: (-strides[d], d))
-
-
-def _flatten(graph: fx.Graph, node: fx.Node) -> tuple[fx.Node, fx.Node]:
-    """A flat view of `node` for the forward to keep, and a view of that, as `node` is, for the backward."""
-    value = node.meta["val"]
-    order = _storage_order(value)
-    back = sorted(range(value.ndim), key=order.__getitem__)
-    sizes = [value.shape[d] for d in order]
-    steps = [
-        (torch.ops.aten.permute.default, order),
-        (torch.ops.aten.view.default, [value.numel()]),
-        (torch.ops.aten.view.default, sizes),
-        (torch.ops.aten.permute.default, back),
-    ]
-    made = [node]
-    for (operator, argument), is_backward in zip(steps, (False, False, True, True), strict=True):
-        made.append(graph.call_function(operator, (made[-1], argument)))
-        seen = operator(made[-2].meta["val"], argument)
-        made[-1].meta.update(node.meta, val=seen, **torch_compat.half_tag(is_backward=is_backward))
-    return made[2], made[4]
-
-
-def _expand(
-    joint: JointProgram, program: Program, decision: Decision, flattened: list[int], marked: _Marked
-) -> tuple[dict[int, fx.Node], dict[int, fx.Node]]:
+def _expand(joint: JointProgram, program: Program, decision: Decision, marked: _Marked) -> dict[int, fx.Node]:
     """Replace the joint graph by one in the planned order with every recomputation a node of its own.
 
-    Returns the node of each value's first computation, and for what is `flattened` the view that the forward keeps.
+    Returns the node of each value's first computation.
     """
     graph = fx.Graph(joint.gm)
     latest: dict[fx.Node, fx.Node] = {}
     first: dict[int, fx.Node] = {}
-    flat: dict[int, fx.Node] = {}
     for value, is_backward, position in _executed(joint, program, decision):
-        if is_backward and len(flat) < len(flattened):
-            for v in flattened:
-                flat[v], latest[joint.nodes[v]] = _flatten(graph, first[v])
         node = joint.nodes[value]
         latest[node] = graph.node_copy(node, latest.__getitem__)
         first.setdefault(value, latest[node])
@@ -153,7 +96,7 @@ def _expand(
     own = [leaves[i] if o is None else first[o] for i, o in enumerate(joint.forward_outputs)]
     returned.args = ((*own, *leaves[len(own) :]),)
     joint.gm.graph = graph
-    return first, flat
+    return first
 
 
 def _check_versions(program: Program, decision: Decision, environment: dict[int, fx.Node]) -> None:

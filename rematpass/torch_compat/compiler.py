@@ -28,6 +28,7 @@ def compile_fx(
     inputs: Sequence[Any],
     patches: dict[str, Any],
     room_bytes: Callable[[bool], int | None] = lambda _: None,
+    find_images: Callable[[Sequence[fx.Node]], Collection[fx.Node]] = lambda nodes: nodes,
 ) -> Callable[..., Any]:
     """Inductor's entry point (2.11-2.15) with `patches` in force for forward and, later, backward.
 
@@ -38,19 +39,25 @@ def compile_fx(
         room_bytes: asked when a half is lowered, whether that is the backward: how much may be live beside its static
             inputs. Fusion that would need more is refused (see `_FusionGuard`), freed buffers are not held back, and
             the order of the graph stands; with None only that of random draws does.
+        find_images: which nodes of a forward the backward may be handed laid out channels last.
     """
     from torch._inductor.compile_fx import compile_fx as inductor
 
-    inner = inner_compiler(room_bytes, patches)
+    inner = inner_compiler(room_bytes, patches, find_images)
     return cast("Callable[..., Any]", inductor(gm, list(inputs), inner_compile=inner, config_patches=patches))
 
 
-def inner_compiler(room_bytes: Callable[[bool], int | None], patches: Collection[str] = ()) -> Callable[..., Any]:
+def inner_compiler(
+    room_bytes: Callable[[bool], int | None],
+    patches: Collection[str] = (),
+    find_images: Callable[[Sequence[fx.Node]], Collection[fx.Node]] = lambda nodes: nodes,
+) -> Callable[..., Any]:
     """What Inductor compiles a half with (`compile_fx_inner`, 2.11-2.15), so that the half runs as planned.
 
     Args:
         room_bytes: as in `compile_fx`.
         patches: the Inductor options that the user has set.
+        find_images: as in `compile_fx`.
     """
     from torch._inductor import config
     from torch._inductor.compile_fx import compile_fx_inner
@@ -71,6 +78,7 @@ def inner_compiler(room_bytes: Callable[[bool], int | None], patches: Collection
             stack.enter_context(draws_in_order())
             if not is_backward:
                 is_relaid = bool(GraphLowering.decide_layout_opt(args[0], is_inference=False))
+                stack.enter_context(_handed_over_as_they_lie(find_images))
             elif _has_image_gradients(args[0]):
                 layout = "force_layout_optimization" if is_relaid else "layout_optimization"
                 stack.enter_context(config.patch({layout: is_relaid}))
@@ -81,6 +89,30 @@ def inner_compiler(room_bytes: Callable[[bool], int | None], patches: Collection
             return compile_fx_inner(*args, **kwargs)
 
     return inner
+
+
+@contextlib.contextmanager
+def _handed_over_as_they_lie(find_images: Callable[[Sequence[fx.Node]], Collection[fx.Node]]) -> Iterator[None]:
+    """Inside, only images are handed to the backward laid out channels last.
+
+    By itself Inductor (2.11-2.15, `GraphLowering.run_node`) does so with all of four dimensions that leads to a
+    convolution or comes from one: weights, hidden layers whose channels are last in the shape, what attention reads and
+    returns. All weights of a ResNet were held twice, and changes to them after the forward were not seen.
+    """
+    from torch._inductor.graph import GraphLowering
+
+    lowering: Any = GraphLowering
+    original = lowering.find_nodes_prefer_channels_last
+
+    def find(self: Any) -> Any:
+        found, images = original(self), find_images([*self.module.graph.nodes])
+        return type(found)(node for node in found if node in images)
+
+    lowering.find_nodes_prefer_channels_last = find
+    try:
+        yield
+    finally:
+        lowering.find_nodes_prefer_channels_last = original
 
 
 def _has_image_gradients(half: fx.GraphModule) -> bool:

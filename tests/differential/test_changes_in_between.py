@@ -26,6 +26,20 @@ class Layers(nn.Module):
         return h, self.second(h.sigmoid() * h.tanh()).exp()
 
 
+class Convolved(nn.Module):
+    """Keeps weights and hidden layers of four dimensions, the latter with channels last in the shape."""
+
+    def __init__(self):
+        super().__init__()
+        self.first = nn.Conv2d(2, 4, 3, padding=1)
+        self.second = nn.Conv2d(4, 4, 3, padding=1)
+        self.register_buffer("shift", torch.rand(4))
+
+    def forward(self, x):
+        h = self.first(x.view(4, 2, 4, 4)).permute(0, 2, 3, 1).contiguous().sin() + self.shift
+        return h, self.second((h.sigmoid() * h.tanh()).permute(0, 3, 1, 2)).exp()
+
+
 class Stash(torch.autograd.Function):
     """Keeps its input without a version check, as many hand-written functions do."""
 
@@ -87,7 +101,7 @@ def gradients_after(module, change, wrap):
 
 @pytest.mark.parametrize(
     ("module", "executor", "count"),
-    [(Layers, OpByOp, 5), (Stashing, OpByOp, 5), (Stashing, Backend, 2)],
+    [(Layers, OpByOp, 5), (Stashing, OpByOp, 5), (Stashing, Backend, 2), (Convolved, Backend, 2)],
 )
 def test_right_or_refused(module, executor, count):
     """Right is what eager gives with the change; where eager refuses, what it gives without."""

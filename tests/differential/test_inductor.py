@@ -7,16 +7,14 @@ import pytest
 import torch
 from hypothesis import HealthCheck, Phase, given, settings
 from torch import nn
+from torch._inductor import compile_fx
 from torch._inductor.utils import run_and_get_code
 from torch._inductor.virtualized import V
 from torch.nn import functional
 
 import rematpass
 from rematpass.check.measure import storage_bytes
-from rematpass.look import Step, look_at_step
-from rematpass.options import parse_options
-from rematpass.pipeline import plan_and_split
-from rematpass.torch_compat import IMAGE_RANK, compile_uncached, fusion, inductor_keys
+from rematpass.torch_compat import compile_uncached, fusion
 from tests.strategies import torch_programs
 
 # Kernels without vector instructions compile twice as fast and allocate the same.
@@ -330,16 +328,23 @@ class Turned(nn.Module):
         return self.last(self.narrow(attended).permute(0, 3, 1, 2)).square().mean()
 
 
-def test_what_is_turned_between_convolutions_is_kept_as_it_lies():
+def test_what_is_turned_between_convolutions_is_kept_as_it_lies(monkeypatch):
     torch.manual_seed(0)
     model, x = Turned(), torch.randn(2, 8, 16, 16)
     reference = copy.deepcopy(model)
-    options = parse_options({"memory_budget": "none"}, inductor_keys=inductor_keys())
-    halves = look_at_step(Step(model, (x,)), options, lambda joint, settings: plan_and_split(joint, settings, "0"))
-    shown = [n for n in halves.backward.graph.find_nodes(op="placeholder") if n.meta["val"].ndim == IMAGE_RANK]
-    assert {n.name.partition("_")[0] for n in shown} == {"primals", "convolution"}
+    handed = []
+    original = compile_fx.compile_fx_inner
+
+    def compile_half(half, inputs, **options):
+        handed.extend(t for t in inputs if options.get("is_backward") and isinstance(t, torch.Tensor))
+        return original(half, inputs, **options)
+
+    monkeypatch.setattr(compile_fx, "compile_fx_inner", compile_half)
     train_step(reference, x)
     train_step(torch.compile(model, backend="rematpass", options={"memory_budget": "none", **SCALAR}), x)
+    hidden = [t for t in handed if t.shape == (2, 16, 16, 32)]
+    assert all(t.is_contiguous() for t in hidden)
+    assert hidden
     for ours, theirs in zip(model.parameters(), reference.parameters(), strict=True):
         torch.testing.assert_close(ours.grad, theirs.grad)
 
