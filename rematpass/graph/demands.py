@@ -34,7 +34,7 @@ def _asks_for(reader: fx.Node, node: fx.Node, device_type: str) -> bool:
     if name == "as_strided":
         return True
     if name in _SCATTERS:
-        # What is written into it copies anyhow.
+        # What it adds to is copied anyhow.
         return node is not reader.args[0] and _is_left_to_torch(reader, device_type)
     return kind_of(reader) is Kind.VIEW and is_asked_for(reader, device_type)
 

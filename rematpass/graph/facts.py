@@ -107,8 +107,7 @@ def collect_facts(
         kind = kind_of(node)
         if kind is Kind.PART and values[inputs[0]].kind is Kind.VIEW:
             kind = Kind.VIEW  # one of several views (split, unbind): no memory of its own
-        is_stored = is_asked_for(node, device_type) or is_stored_whole(node, device_type)
-        if is_fusing and kind is Kind.POINTWISE and is_stored:
+        if is_fusing and kind is Kind.POINTWISE and _is_stored(node, device_type):
             kind = Kind.REDUCTION  # what is read may be fused into it, what it returns is stored
         if is_fusing and kind in (Kind.POINTWISE, Kind.REDUCTION) and _is_complex(node):
             kind = Kind.EXTERN
@@ -172,6 +171,10 @@ def _describe(
         module=module_path(node),
         source=source_line(node),
     )
+
+
+def _is_stored(node: fx.Node, device_type: str) -> bool:
+    return is_asked_for(node, device_type) or is_stored_whole(node, device_type)
 
 
 def _is_complex(node: fx.Node) -> bool:

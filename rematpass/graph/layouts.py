@@ -24,7 +24,7 @@ from .words import words
 # Inductor's figures: with so many nodes a convolution, layouts do not matter; so many channels are few.
 NODES_PER_CONVOLUTION, FEW_CHANNELS = 300, 64
 # Dimensions change places.
-_TURNING = words("permute transpose t mT")
+_TURNING = words("permute transpose")
 
 
 def lays_out_images(forward: Sequence[fx.Node], device_type: str) -> bool:
@@ -94,7 +94,7 @@ def relaid_bytes(node: fx.Node) -> int:
     """Bytes of the copy that is made, and kept for the backward, of a batch that the convolution `node` reads.
 
     0 unless it is of two dimensions and its image is an input of the graph, not laid out channels last. Weights are
-    copied, too, but not kept (see `emit.split`).
+    copied, too, but not kept (see `torch_compat.compiler`).
     """
     if not is_of_images(node):
         return 0

@@ -105,7 +105,7 @@ def _handed_over_as_they_lie(find_images: Callable[[Sequence[fx.Node]], Collecti
     original = lowering.find_nodes_prefer_channels_last
 
     def find(self: Any) -> Any:
-        found, images = original(self), find_images([*self.module.graph.nodes])
+        found, images = original(self), frozenset(find_images([*self.module.graph.nodes]))
         return type(found)(node for node in found if node in images)
 
     lowering.find_nodes_prefer_channels_last = find
