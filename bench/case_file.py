@@ -1,6 +1,7 @@
 """Result files with one record per case, which grow case by case and run by run.
 
-In: a path, records that carry their conditions. Out: the file, whole after every case. Never mixes hardware or sizes.
+In: a path, records that carry their conditions. Out: the file, whole after every case. Never mixes devices or sizes:
+every figure is a ratio inside one run, so cases may come from several machines; each says which.
 """
 
 from __future__ import annotations
@@ -19,14 +20,18 @@ def merge_cases(old: Sequence[Case], new: Case) -> list[Case]:
     """`new` in place of the case of its name, or behind all others.
 
     Raises:
-        ValueError: the others ran on other hardware, or in another size.
+        ValueError: the others ran on another device, or in another size.
     """
     for case in old:
-        if case["hardware"] != new["hardware"] or case["settings"]["size"] != new["settings"]["size"]:
-            raise ValueError(f"{case['name']} ran on other hardware or in another size; one result file holds one")
+        if _kind_of(case) != _kind_of(new):
+            raise ValueError(f"{case['name']} ran on another device or in another size; one result file holds one")
     if new["name"] not in [case["name"] for case in old]:
         return [*old, new]
     return [new if case["name"] == new["name"] else case for case in old]
+
+
+def _kind_of(case: Case) -> tuple[str | None, str]:
+    return case["hardware"].get("device"), case["settings"]["size"]
 
 
 def read_cases(path: Path | None, schema: int) -> list[Case]:

@@ -203,7 +203,9 @@ def test_results_of_separate_runs_are_merged_and_foreign_ones_refused(tmp_path, 
     merged = merge_cases(read_cases(path, 1), again)
     assert [case["name"] for case in merged] == ["toy", "other"]
     assert merged[0]["rows"][0]["above_bytes"] == 2 * MIB
-    with pytest.raises(ValueError, match="other hardware"):
+    elsewhere = {**other, "hardware": {**other["hardware"], "cpu": "another processor"}}
+    assert merge_cases([toy], elsewhere) == [toy, elsewhere]
+    with pytest.raises(ValueError, match="another device"):
         merge_cases([toy], {**other, "hardware": {"device": "cuda"}})
     path.write_text(json.dumps({"schema": 0}))
     with pytest.raises(ValueError, match="schema"):
