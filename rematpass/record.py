@@ -137,7 +137,8 @@ def record_values(inputs: Inputs, point: FrontierPoint) -> tuple[ValueRecord, ..
         if not is_candidate:
             continue
         if v in point.decision.kept:
-            records.append(_record(inputs, v, Decision.KEEP, _why_kept(inputs, v)))
+            because = _why_both(inputs, v, runs[v]) if runs[v] else _why_kept(inputs, v)
+            records.append(_record(inputs, v, Decision.KEEP, because))
         elif runs[v] and program.in_forward[v]:
             records.append(_record(inputs, v, Decision.RECOMPUTE, _why_again(inputs, v, runs[v])))
     return tuple(records)
@@ -182,6 +183,15 @@ def _why_kept(inputs: Inputs, v: int) -> str:
     wish = inputs.constraints.wishes[v]
     beside = f" ({wish}; the budget has room)" if wish is not None and wish.endswith("RECOMPUTE") else ""
     return f"{_time(again)} to compute again buys only {format_bytes(inputs.program.size_bytes[v])}{beside}"
+
+
+def _why_both(inputs: Inputs, v: int, runs: int) -> str:
+    """Kept for the readers before the peak, computed again for those after it."""
+    program = inputs.program
+    times = f", {runs} times" if runs > 1 else ""
+    cost = f"{_time(program.duration_ns[v])}{times}" if program.duration_ns[v] else "nothing"
+    saved = format_bytes(program.size_bytes[v])
+    return f"kept for its first readers, then freed and computed again: saves {saved} for {cost}"
 
 
 def _why_again(inputs: Inputs, v: int, runs: int) -> str:

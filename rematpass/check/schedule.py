@@ -27,10 +27,20 @@ def check_schedule(program: Program, decision: Decision, names: Sequence[str]) -
     forbidden = sorted(v for v in kept if not program.may_keep[v] and program.kind[v] is not Kind.VIEW)
     if forbidden:
         raise SplitError(f"{names[forbidden[0]]} is kept but must not be")
+    _check_storages(program, kept, names)
     _run_backward(program, decision, names, given | kept, made)
     _check_effects(program, decision, names)
     _check_parts(program, decision.schedule.forward, names)
     _check_parts(program, decision.schedule.backward, names)
+
+
+def _check_storages(program: Program, kept: set[int], names: Sequence[str]) -> None:
+    """Of one storage, one value is kept: what is handed over is taken over, whoever else reads that memory."""
+    first: dict[int, int] = {}
+    for v in sorted(kept):
+        other = first.setdefault(program.root[v], v)
+        if other != v:
+            raise SplitError(f"{names[other]} and {names[v]} are both kept, but share their memory")
 
 
 def _run_forward(program: Program, decision: Decision, names: Sequence[str], given: set[int]) -> set[int]:

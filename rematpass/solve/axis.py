@@ -50,22 +50,26 @@ class Axis:
     def _link(self) -> None:
         """Who reads what, and the computation before each."""
         program, latest = self.program, dict[int, int]()
-        self.reads: list[list[int]] = []
-        self.readers: list[set[int]] = [set() for _ in self.ops]
-        self.before: dict[int, int] = {}
-        self._runs: dict[int, list[int]] = {}
-        self.parts: dict[int, list[int]] = {}
+        inputs, kind = program.inputs, program.kind
+        reads: list[list[int]] = []
+        readers: list[set[int]] = [set() for _ in self.ops]
+        before: dict[int, int] = {}
+        runs: dict[int, list[int]] = {}
+        parts: dict[int, list[int]] = {}
         for i, op in enumerate(self.ops):
-            seen = [latest[u] for u in program.inputs[op] if u in latest]
-            self.reads.append(seen)
+            seen = [latest[u] for u in inputs[op] if u in latest]
+            reads.append(seen)
             for u in seen:
-                self.readers[u].add(i)
-            if program.kind[op] is Kind.PART and seen:
-                self.parts.setdefault(seen[0], []).append(i)
+                readers[u].add(i)
+            if seen and kind[op] is Kind.PART:
+                parts.setdefault(seen[0], []).append(i)
             if op in latest:
-                self.before[i] = latest[op]
-            self._runs.setdefault(op, []).append(i)
+                before[i] = latest[op]
+                runs[op].append(i)
+            else:
+                runs[op] = [i]
             latest[op] = i
+        self.reads, self.readers, self.before, self.parts, self._runs = reads, readers, before, parts, runs
         for v in {*program.forward_outputs, *program.backward_outputs}:
             if v in latest:
                 self.readers[latest[v]].add(len(self.ops))

@@ -1,12 +1,12 @@
-"""Free memory at one moment: compute a value again instead of holding it there.
+"""Free memory at one moment: compute values again instead of holding them there.
 
-In: a plan on its `Axis` and a moment. Out: the ways to free memory at that moment, each a longer backward. Never
-simulates.
+In: a plan on its `Axis` and a moment. Out: the ways to free memory at that moment, and the longer backward that some of
+them make. Never simulates.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
 from .axis import Axis
@@ -40,11 +40,41 @@ class Eviction:
     again: tuple[int, ...]
     replaced: tuple[int, ...]
 
-    def apply(self, axis: Axis) -> tuple[int, ...]:
-        """The backward with the recomputation in it."""
-        gone = set(self.replaced)
-        before = [axis.ops[i] for i in range(axis.split, self.place) if i not in gone]
-        return (*before, *self.again, *axis.ops[self.place :])
+
+def apply_evictions(axis: Axis, evictions: Iterable[Eviction]) -> tuple[int, ...]:
+    """The backward with the recomputations in it."""
+    gone = {i for eviction in evictions for i in eviction.replaced}
+    at: dict[int, list[int]] = {}
+    for eviction in evictions:
+        at.setdefault(eviction.place, []).extend(eviction.again)
+    backward: list[int] = []
+    for i in range(axis.split, len(axis.ops)):
+        backward += at.get(i, ())
+        if i not in gone:
+            backward.append(axis.ops[i])
+    return (*backward, *at.get(len(axis.ops), ()))
+
+
+def take_together(axis: Axis, evictions: Sequence[Eviction], wanted_bytes: int, most: int) -> list[Eviction]:
+    """The first of `evictions`, and as many of the next as free `wanted_bytes` and have nothing to do with each other.
+
+    What one computes again, no other computes, drops or reads.
+    """
+    taken: list[Eviction] = []
+    dropped, again, reads = set[int](), set[int](), set[int]()
+    for eviction in evictions:
+        if wanted_bytes <= 0 or len(taken) == most:
+            break
+        op, ops = axis.ops[eviction.execution], set(eviction.again)
+        needs = {u for v in ops for u in axis.program.needs[v]}
+        if op in dropped or op in reads or ops & (again | reads) or needs & (again | dropped):
+            continue
+        taken.append(eviction)
+        dropped.add(op)
+        again |= ops
+        reads |= needs
+        wanted_bytes -= eviction.freed_bytes
+    return taken
 
 
 def list_evictions(axis: Axis, moment: int) -> Iterator[Eviction]:
@@ -152,11 +182,10 @@ _LOST = -1
 def _holder(axis: Axis, value: int, spot: _Spot) -> int:
     """The execution whose storage has `value` at the spot, alive or not; `_LOST` when it has to be computed again.
 
-    That is so for the evicted one, and for what may not cross from the forward to the backward, such as a tuple.
+    That is so for the evicted one, and for what may not cross from the forward to the backward, such as a tuple. Nor
+    does a view: its base does, and with two of one storage at hand an executor would take over the memory of one.
     """
     latest = axis.latest(value, spot.place)
     owner = axis.owner(latest) if latest >= 0 else _LOST
-    crosses = latest < axis.split and axis.program.kind[value] is not Kind.VIEW
-    if owner == spot.execution or (crosses and not axis.program.may_keep[value]):
-        return _LOST
-    return owner
+    may_cross = axis.program.may_keep[value] and axis.program.kind[value] is not Kind.VIEW
+    return _LOST if owner == spot.execution or (latest < axis.split and not may_cross) else owner

@@ -31,6 +31,9 @@ LONGEST = 100
 # What a result without its bias, and the bias, are to their readers.
 LOADS_APART = 2
 
+# Forwards that are remembered per program.
+FORWARDS = 64
+
 _PRIME, _MASK = 1_000_003, (1 << 40) - 1
 
 
@@ -105,15 +108,23 @@ def find_lives(program: Program, schedule: Schedule) -> tuple[tuple[Trace, Lives
     tables = program.tables
     kept = [v for v in kept_values(program, schedule.backward) if tables.is_paid[v]]
     tangents = np.flatnonzero(tables.is_tangent).tolist()
-    forward = trace_sequence(program, schedule.forward)
     held = tuple(dict.fromkeys([*kept, *program.forward_outputs, *tangents]))
     backward = trace_sequence(program, schedule.backward, held)
     given_on = backward.root[: backward.given][np.isin(backward.ops[: backward.given], program.forward_outputs)]
     ends = np.concatenate([_roots_of(backward, program.backward_outputs), given_on])
-    return (
-        (forward, _find_lives(program, forward, _roots_of(forward, {*kept, *program.forward_outputs}))),
-        (backward, _find_lives(program, backward, ends)),
-    )
+    return _live_forward(program, schedule.forward, kept), (backward, _find_lives(program, backward, ends))
+
+
+def _live_forward(program: Program, sequence: tuple[int, ...], kept: Iterable[int]) -> tuple[Trace, Lives]:
+    """The forward, which many plans share: those of the last calls are remembered."""
+    key = (sequence, frozenset(kept).union(program.forward_outputs))
+    memory = program.forward_lives
+    if key not in memory:
+        if len(memory) == FORWARDS:
+            memory.clear()
+        trace = trace_sequence(program, sequence)
+        memory[key] = trace, _find_lives(program, trace, _roots_of(trace, key[1]))
+    return memory[key]
 
 
 def find_handed_over(program: Program, schedule: Schedule) -> tuple[frozenset[int], frozenset[int]]:

@@ -69,12 +69,13 @@ class _Queue:
 class Polisher:
     """Steps from one plan, found by estimate; what they lead to is simulated before it counts.
 
-    Which results reach memory is taken as in the plan at hand.
+    Which results reach memory is taken as in the plan at hand. `axis` is the plan's, where it is known; steps change
+    it.
     """
 
-    def __init__(self, program: Program, decision: Decision) -> None:
+    def __init__(self, program: Program, decision: Decision, axis: Axis | None = None) -> None:
         self._program = program
-        self._axis = Axis(program, decision)
+        self._axis = axis or Axis(program, decision)
         self.peak_bytes = int(self._axis.live.max(initial=0))
         self.removed: list[tuple[int, ...]] = []
 

@@ -191,7 +191,7 @@ class _Search:
         self._frontier: Frontier | None = None
         if has_two_halves:
             seconds = max(0.0, stop - time.monotonic())
-            self._frontier = Frontier(self._program, Effort(RUN_OPS, seconds, looks_again=False))
+            self._frontier = Frontier(self._program, Effort(RUN_OPS, seconds, is_local=False))
 
     def starting_point(self, budget_bytes: int) -> Decision:
         """A plan that fits. The way to it does not depend on the budget, only how far it is followed."""

@@ -16,6 +16,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 if TYPE_CHECKING:
+    from .liveness import Lives
+    from .trace import Trace
     from .urgency import Urgency
 
 
@@ -116,6 +118,11 @@ class Program:
         from .urgency import find_urgency
 
         return find_urgency(self)
+
+    @cached_property
+    def forward_lives(self) -> dict[tuple[tuple[int, ...], frozenset[int]], tuple[Trace, Lives]]:
+        """What `liveness` remembers: forwards by their ops and what stays of them."""
+        return {}
 
     @cached_property
     def figures(self) -> tuple[tuple[object, ...], ...]:

@@ -4,8 +4,9 @@ In: a `Program`. Out: `Frontier`, which finds plans when asked for a budget. Nev
 simulated peak.
 
 Three searches, each inside the box the one before leaves (see `descent`): the plans of the chain programme, those of
-whole-graph closures, and what polishing makes of the plan that fits. No box depends on the budget, so plans for falling
-budgets have falling peaks and rising extra time.
+whole-graph closures, and what polishing makes of the plan that fits. Beside them stands a ladder of plans improved
+value by value (see `ladder`). No box and no rung depends on the budget, so plans for falling budgets have falling peaks
+and rising extra time, and so has the faster of the two.
 """
 
 from __future__ import annotations
@@ -17,13 +18,12 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cached_property
 
-import numpy as np
-
 from .bound import Bound, values_of, whole_problem
 from .chain import Chain
 from .closure import Closure, ClosureProblem, fill_between, sweep_closures
 from .descent import Box, FrontierPoint, PlanList, descend
 from .frontier import Modeller, Passing, StageRun
+from .ladder import Ladder, squeeze
 from .liveness import simulate
 from .order import drop_unread, make_decision, order_backward
 from .polish import Polisher
@@ -38,22 +38,14 @@ from .tidy import tidy_backward
 # Ends of the chain's curve that are simulated to find the smallest peak: rounding to slots may change their order. 1
 # and 6 changed nothing on the six graphs.
 LOW_ENDS = 3
-# Ops of distinct stages and runs of stages that are modelled at first. On the six graphs, at half some plans take 11 to
-# 13 % more extra time; at twice none gains more than 1 %, and planning takes a quarter longer.
-RUN_OPS = 1200
-# The smallest peak is looked for again, with more runs of stages and more plans simulated, when it is this many times
-# its lower bound (inputs left out) or this far above what the chain promised. On transformers of equal blocks the first
-# look ends at 1.1 to 1.5 times; on a mixture of experts it ends at 2.6 and the second at 1.2 (2026-11). With 1.04
-# for 1.08 the 12-block GPT gets a 2 % smaller peak for a second more; 1.16 changed nothing.
-FAR_FROM_BOUND = 1.6
-FAR_FROM_PROMISE = 1.08
-# For the second look. At half, plans of the ResNet take up to 56 % more; at twice up to 24 % less, a second more.
-MORE_RUN_OPS = 12_000
-# Whole curves sampled on the second look. At 16 the smallest peak of a U-Net is 2 % higher; 48 changed nothing.
-LOW_SAMPLES = 24
-# Beyond this many ops there is no second look (one to two seconds here, growing with the ops), and closures of the
-# whole graph are not tried beside the chain (they took a quarter of the time at 10,000 ops and changed plans there
-# and at 100,000 by at most 0.2 %).
+# Ops of distinct stages and runs of stages that are modelled, in programs of moderate size and in larger ones. With
+# 1200 in all, the smallest peak of a mixture of experts is 11 % higher, that of a ResNet 4 %; 5000 take up to half a
+# second more (2026-11).
+RUN_OPS = 5000
+RUN_OPS_OF_MANY = 1200
+# Beyond this many ops there is no local search (seconds here, growing faster than the ops), and closures of the whole
+# graph are not tried beside the chain (they took a quarter of the time at 10,000 ops and changed plans there and at
+# 100,000 by at most 0.2 %).
 MODERATE_OPS = 6000
 # The chain programme counts in slots and takes stages for themselves: its promise may be off by about this share. Half
 # and twice changed nothing on the six graphs.
@@ -64,6 +56,10 @@ BOUND_MOMENTS = 2
 # Closures of the whole graph between two neighbours of its hull; each holds two bits per value of the graph, so 1,000
 # equal layers would need gigabytes for all. Half and twice changed nothing on the six graphs.
 WHOLE_FILL = 64
+# Where a plan is as near its bound as one of these, the local search is not asked: a share of the bound itself, and of
+# the time of the step.
+NEAR_SHARE = 0.02
+NEAR_STEP = 0.002
 # Steps of polishing that are tried between two neighbours. Half and twice changed nothing on the six graphs.
 MAX_STEPS = 64
 # Ops simulated in a second of search, with what it takes to make their plans. Work is counted, not time: a plan depends
@@ -71,6 +67,8 @@ MAX_STEPS = 64
 # current server core 380,000 at 3,000 and at 15,000 ops, 280,000 at 60,000, 190,000 at 220,000 (2026-11). At half, the
 # search ends at half of the time limit; at twice, it takes twice as long as asked.
 WORK_PER_SECOND = 300_000
+# Of the work allowed, what may go into a smaller smallest peak.
+ENDS_SHARE = 0.25
 
 
 @dataclass(frozen=True)
@@ -78,15 +76,15 @@ class Effort:
     """How much to spend on a program.
 
     Attributes:
-        run_ops: ops of distinct stages and runs of stages to model.
+        run_ops: ops of distinct stages and runs of stages to model; None for what suits the size of the program.
         seconds: for simulating plans beyond the first ones, counted in ops (`WORK_PER_SECOND`), never by a clock; when
             they are used up, what was found by then is taken.
-        looks_again: a second look for the smallest peak where the first seems poor, on programs of moderate size.
+        is_local: whether plans are improved value by value; not, where the caller does that.
     """
 
-    run_ops: int = RUN_OPS
+    run_ops: int | None = None
     seconds: float = math.inf
-    looks_again: bool = True
+    is_local: bool = True
 
 
 class Frontier:
@@ -110,26 +108,49 @@ class Frontier:
         problem, self._values = whole_problem(program, self._stages.from_inputs)
         self._hull = _whole_hull(problem)
         self.fastest = self.smallest = self._simulate(self._whole(0))
-        self._nests: list[_Nest] = []
-        self._add_nest(self._effort.run_ops, LOW_ENDS)
-        self._work = 0  # the first plans are free
-        if self._effort.looks_again and len(program) <= MODERATE_OPS and self._is_smallest_far() and self._may_work():
-            self._add_nest(MORE_RUN_OPS, LOW_SAMPLES)
-            places = np.linspace(0, len(self._hull) - 1, LOW_SAMPLES).astype(int)
-            self._note_ends([self._whole(place) for place in np.unique(places).tolist()])
+        self._nest = _Nest(program, self._stages, self._solve_chain())
+        self._add_low_ends()
         self._hull = [c for i, c in enumerate(self._hull) if not i or self._is_promising(c)]
+        self._work = 0  # the first plans are free
+        self._lowest = [self.smallest]
+        self._ladder: Ladder | None = None
+        if self._effort.is_local and self._is_moderate:
+            lower = self.bound.peak_bytes
+            self._lowest = squeeze(program, self.smallest, lower, self._evaluate, lambda n: self._spend(n, ENDS_SHARE))
+            self.smallest = self._lowest[-1]
+            self._ladder = Ladder(
+                program, self.fastest, self._lowest, self._listed, self._enough, self._evaluate, self._spend
+            )
 
-    def _add_nest(self, run_ops: int, samples: int) -> None:
-        """Plans of the chain programme; the last ones, and some of the lower half, may have the smallest peak."""
-        nest = _Nest(self._program, self._stages, _solve_chain(self._program, self._stages, run_ops, self._whole(0)))
-        self._nests.append(nest)
-        count = len(nest)
-        lower = np.linspace(count // 2, count - 1, samples).astype(int).tolist() if samples > LOW_ENDS else []
-        places = sorted({0, *lower, *range(max(0, count - LOW_ENDS), count)})
-        self._note_ends([nest.plan(place) for place in places])
-        peaks = [
-            self._simulate(nest.plan(place)).peak_bytes - nest.promised_bytes(place) for place in places[-LOW_ENDS:]
-        ]
+    def _solve_chain(self) -> Chain:
+        """The chain of all stages, with runs of 2, 4, 8, ... stages as far as `Effort.run_ops` allows."""
+        program, stages, run_ops = self._program, self._stages, self._effort.run_ops
+        if run_ops is None:
+            run_ops = RUN_OPS if self._is_moderate else RUN_OPS_OF_MANY
+        modeller, count = Modeller(program, stages), len(stages)
+        models = [modeller.model(s, s + 1) for s in range(count)]
+        runs: list[StageRun] = []
+        length = 2
+        while length <= count and modeller.computed_ops <= run_ops:
+            for start in range(0, count - length + 1, length // 2):
+                if modeller.computed_ops > run_ops:
+                    break
+                m = modeller.model(start, start + length)
+                runs.append(StageRun(start, start + length, m.kind, m.options, m.alone))
+            length *= 2
+        boundary = [frozenset(b) for b in stages.boundary]
+
+        def added_bytes(i: int, k: int) -> int:
+            return sum(program.size_bytes[v] for v in boundary[k] - boundary[i])
+
+        return Chain(models, added_bytes, runs, Passing(program, stages, self.fastest.decision).over)
+
+    def _add_low_ends(self) -> None:
+        """The last plans of the chain programme may have the smallest peak."""
+        nest, count = self._nest, len(self._nest)
+        places = range(max(0, count - LOW_ENDS), count)
+        self._note_ends([nest.plan(place) for place in {0, *places}])
+        peaks = [self._simulate(nest.plan(place)).peak_bytes - nest.promised_bytes(place) for place in places]
         nest.underestimate_bytes = max(0, *peaks)
 
     def _note_ends(self, decisions: list[Decision]) -> None:
@@ -137,11 +158,9 @@ class Frontier:
         self.fastest = min(points, key=lambda p: (p.extra_ns, p.peak_bytes))
         self.smallest = min(points, key=lambda p: (p.peak_bytes, p.extra_ns))
 
-    def _is_smallest_far(self) -> bool:
-        """Whether a smaller peak is likely to be found."""
-        static, nest = self._program.static_bytes, self._nests[0]
-        is_far = self.smallest.peak_bytes - static > FAR_FROM_BOUND * (self.bound.peak_bytes - static)
-        return is_far or self.smallest.peak_bytes > FAR_FROM_PROMISE * nest.promised_bytes(len(nest) - 1)
+    @property
+    def _is_moderate(self) -> bool:
+        return len(self._program) <= MODERATE_OPS
 
     @property
     def simulated(self) -> int:
@@ -154,40 +173,48 @@ class Frontier:
             return self.fastest
         if self.smallest.peak_bytes > budget_bytes:
             return None
-        small, fast = self._neighbours(budget_bytes)
-        return self._polish(Box(fast, small), budget_bytes)
+        listed = self._listed(budget_bytes)
+        if self._ladder is None:
+            return listed
+        climbed = self._polish(self._ladder.around(budget_bytes), budget_bytes)
+        return min(listed, climbed, key=lambda p: (p.extra_ns, p.peak_bytes))
 
-    def _neighbours(self, budget_bytes: int) -> tuple[FrontierPoint, FrontierPoint]:
+    def _listed(self, budget_bytes: int) -> FrontierPoint:
+        """The best plan of the lists: the chain programme's, closures of the whole graph, and the lowest."""
+        place = next(i for i, point in enumerate(self._lowest) if point.peak_bytes <= budget_bytes)
+        box = Box(self._lowest[place - 1], self._lowest[place]) if place else self._neighbours(budget_bytes)
+        return self._polish(box, budget_bytes)
+
+    def _neighbours(self, budget_bytes: int) -> Box:
         """The cheapest plan of all trees that fits, and the next faster one, which does not."""
-        trees = len(self._nests) + (len(self._program) <= MODERATE_OPS)
-        boxes = [self._walk(tree, lambda p: p.peak_bytes <= budget_bytes) for tree in range(trees)]
+        trees = (self._walk_chain, self._walk_hull)[: 1 + self._is_moderate]
+        boxes = [walk(lambda p: p.peak_bytes <= budget_bytes) for walk in trees]
         small = min((box.small for box in boxes), key=lambda p: (p.extra_ns, p.peak_bytes))
         faster = []
-        for tree, box in enumerate(boxes):
+        for walk, box in zip(trees, boxes, strict=True):
             if box.fast.extra_ns >= small.extra_ns:  # climb past what `small` beats
-                faster.append(self._walk(tree, lambda p: p.extra_ns >= small.extra_ns).fast)
+                faster.append(walk(lambda p: p.extra_ns >= small.extra_ns).fast)
             else:
                 faster.append(box.fast)
-        return small, min(faster, key=lambda p: (p.peak_bytes, p.extra_ns))
+        return Box(min(faster, key=lambda p: (p.peak_bytes, p.extra_ns)), small)
 
-    def _walk(self, tree: int, is_small: Callable[[FrontierPoint], bool]) -> Box:
-        """Neighbours among the plans of one tree: a chain programme's, or, last, closures of the whole graph."""
-        box = Box(self.fastest, self.smallest)
-        if tree < len(self._nests):
-            nest = self._nests[tree]
-            return descend(PlanList(nest.plan, 0, len(nest)), box, is_small, self._evaluate)
-        return descend(PlanList(self._whole, 0, len(self._hull)), box, is_small, self._evaluate, self._is_worth)
+    def _walk_chain(self, is_small: Callable[[FrontierPoint], bool]) -> Box:
+        """Neighbours among the plans of the chain programme."""
+        tree = PlanList(self._nest.plan, 0, len(self._nest))
+        return descend(tree, Box(self.fastest, self._lowest[0]), is_small, self._evaluate)
+
+    def _walk_hull(self, is_small: Callable[[FrontierPoint], bool]) -> Box:
+        """Neighbours among closures of the whole graph."""
+        tree = PlanList(self._whole, 0, len(self._hull))
+        return descend(tree, Box(self.fastest, self._lowest[0]), is_small, self._evaluate, self._is_worth)
 
     def _is_worth(self, point: FrontierPoint) -> bool:
         """Whether the chain promises nothing better; where too little is kept, closures need more memory, not less."""
-        return point.peak_bytes * (1 - PROMISE) <= self._promised(point.extra_ns)
+        return point.peak_bytes * (1 - PROMISE) <= self._nest.promised_for(point.extra_ns)
 
     def _is_promising(self, closure: Closure) -> bool:
         """Whether what a closure keeps, all live when the backward starts, is less than the chain's peak."""
-        return self.bound.fixed_bytes + closure.kept_bytes < self._promised(closure.extra_ns)
-
-    def _promised(self, extra_ns: int) -> float:
-        return min(nest.promised_for(extra_ns) for nest in self._nests)
+        return self.bound.fixed_bytes + closure.kept_bytes < self._nest.promised_for(closure.extra_ns)
 
     def curve(self, count: int, on_point: Callable[[int], object] | None = None) -> tuple[FrontierPoint, ...]:
         """The plans at `count` budgets spread evenly between the two ends, fastest first, each once.
@@ -227,6 +254,16 @@ class Frontier:
         places = [i for i, v in enumerate(ops) if program.is_backward[v] and self.bound.is_certain(v)]
         places = [i for i in places if self.bound.leads_on(ops[i])] or places
         return [ops[i] for i in sorted(places, key=lambda i: abs(i - at))[:BOUND_MOMENTS]]
+
+    def _enough(self, peak_bytes: int, point: FrontierPoint) -> float:
+        """Extra time at which it is not worth to look for less."""
+        least = self.bound_ns(peak_bytes, point)
+        return max(least * (1 + NEAR_SHARE), least + NEAR_STEP * self._step_ns)
+
+    @cached_property
+    def _step_ns(self) -> int:
+        program = self._program
+        return sum(ns for v, ns in enumerate(program.duration_ns) if program.in_forward[v] or program.is_backward[v])
 
     def next_faster(self, point: FrontierPoint) -> FrontierPoint | None:
         """Of the plans simulated so far, the one with the smallest peak that takes less extra time."""
@@ -270,11 +307,19 @@ class Frontier:
         """A simulated plan; None when all work allowed is done."""
         return self._simulate(decision) if self._may_work() else None
 
-    def _may_work(self) -> bool:
+    def _spend(self, ops: int, share: float = 1.0) -> bool:
+        """Take so much work, no simulation of a plan, if that leaves some of a share of all; whether it was taken."""
+        self._work += ops
+        if not self._may_work(share):
+            self._work -= ops
+            return False
+        return True
+
+    def _may_work(self, share: float = 1.0) -> bool:
         """Whether the search may go on; notes when it may not."""
-        if self._work >= self._effort.seconds * WORK_PER_SECOND:
-            self.is_complete = False
-        return self.is_complete
+        may_work = self._work < share * self._effort.seconds * WORK_PER_SECOND
+        self.is_complete &= may_work
+        return may_work
 
     def _simulate(self, decision: Decision) -> FrontierPoint:
         key = decision.schedule.backward
@@ -299,6 +344,7 @@ class _Nest:
         self._chain = chain
         self._places = chain.points()[::-1]
         self._times = [place.extra_ns for place in self._places]
+        self._plans: dict[int, Decision] = {}
         self.underestimate_bytes = 0
 
     def __len__(self) -> int:
@@ -306,7 +352,10 @@ class _Nest:
 
     def plan(self, place: int) -> Decision:
         """The schedule of a place."""
-        return run_recipe(self._program, self._stages, self._chain.recipe(self._places[place]))
+        if place not in self._plans:
+            recipe = self._chain.recipe(self._places[place])
+            self._plans[place] = run_recipe(self._program, self._stages, recipe)
+        return self._plans[place]
 
     def promised_bytes(self, place: int) -> int:
         """Its peak as the chain counts it."""
@@ -316,27 +365,6 @@ class _Nest:
         """The peak promised for that much extra time, corrected by what the lowest plans really took."""
         place = bisect.bisect_right(self._times, extra_ns) - 1
         return self.promised_bytes(place) + self.underestimate_bytes if place >= 0 else math.inf
-
-
-def _solve_chain(program: Program, stages: Stages, run_ops: int, fastest: Decision) -> Chain:
-    """The chain of all stages, with runs of 2, 4, 8, ... stages as far as `run_ops` allows."""
-    modeller, count = Modeller(program, stages), len(stages)
-    models = [modeller.model(s, s + 1) for s in range(count)]
-    runs: list[StageRun] = []
-    length = 2
-    while length <= count and modeller.computed_ops <= run_ops:
-        for start in range(0, count - length + 1, length // 2):
-            if modeller.computed_ops > run_ops:
-                break
-            m = modeller.model(start, start + length)
-            runs.append(StageRun(start, start + length, m.kind, m.options, m.alone))
-        length *= 2
-    boundary = [frozenset(b) for b in stages.boundary]
-
-    def added_bytes(i: int, k: int) -> int:
-        return sum(program.size_bytes[v] for v in boundary[k] - boundary[i])
-
-    return Chain(models, added_bytes, runs, Passing(program, stages, fastest).over)
 
 
 def _whole_hull(problem: ClosureProblem) -> list[Closure]:

@@ -79,6 +79,19 @@ def test_forbidden_keeping():
         check(program(may_keep=False))
 
 
+def test_two_kept_values_of_one_storage():
+    b = Builder()
+    b.given(8)
+    b.add(EXTERN, X, size=8, ns=1)
+    view = b.view(A)
+    b.tangent(8)
+    b.add(EXTERN, view + 1, A, size=8)
+    b.add(EXTERN, view + 2, view, size=8)
+    made = b.finish([A], [view + 3])
+    with pytest.raises(SplitError, match="a and b are both kept, but share their memory"):
+        check(made, kept=(A, view), forward=(X, A, view), backward=(view + 2, view + 3))
+
+
 def test_kept_but_never_made():
     p = replace(program(), forward_outputs=(A,))
     with pytest.raises(SplitError, match="b is kept but the forward does not compute it"):

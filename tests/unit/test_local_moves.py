@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from rematpass.check.schedule import check_schedule
 from rematpass.solve.axis import Axis
-from rematpass.solve.evict import list_evictions
+from rematpass.solve.evict import apply_evictions, list_evictions, take_together
 from rematpass.solve.liveness import simulate
 from rematpass.solve.order import make_decision, must_keep, order_backward
 from rematpass.solve.polish import Polisher
@@ -73,7 +73,7 @@ def test_an_eviction_costs_what_it_says_and_stays_correct(program, data):
     live = [*before.forward_bytes, *before.backward_bytes]
     assert [program.static_bytes + b for b in axis.live.tolist()] == live
     for eviction in list_evictions(axis, moment):
-        decision = make_decision(program, Schedule(start.schedule.forward, eviction.apply(axis)))
+        decision = make_decision(program, Schedule(start.schedule.forward, apply_evictions(axis, [eviction])))
         check(program, decision)
         assert decision.recompute_ns == start.recompute_ns + eviction.extra_ns
         after = simulate(program, decision.schedule)
@@ -98,7 +98,46 @@ def test_a_part_is_computed_again_with_its_operator():
     evicted = [e for e in list_evictions(axis, moment) if axis.ops[e.execution] == parts[1]]
     assert [e.again for e in evicted] == [(several, *parts)]
     for eviction in evicted:
-        check(program, make_decision(program, Schedule(start.schedule.forward, eviction.apply(axis))))
+        check(program, make_decision(program, Schedule(start.schedule.forward, apply_evictions(axis, [eviction]))))
+
+
+def test_a_view_of_the_forward_is_made_again_from_its_base():
+    """Kept beside its base, one would be overwritten while the other is still read."""
+    b = Builder()
+    base = b.add(EXTERN, b.given(), size=64, ns=5)
+    view = b.view(base)
+    evicted = b.add(EXTERN, view, size=64, ns=5)
+    loss = b.add(EXTERN, evicted, size=8, ns=5)
+    gradient = b.tangent(8)
+    for u in (evicted, base, evicted, base):
+        gradient = b.add(EXTERN, gradient, u, size=8, ns=5)
+    program = b.finish([loss], [gradient])
+    start = order_backward(program, [base, evicted])
+    axis = Axis(program, start)
+    moment = axis.split + axis.ops[axis.split :].index(gradient - 2)
+    (found,) = [e for e in list_evictions(axis, moment) if axis.ops[e.execution] == evicted]
+    assert found.again == (view, evicted)
+    decision = make_decision(program, Schedule(start.schedule.forward, apply_evictions(axis, [found])))
+    assert decision.kept == {base, evicted}
+    check(program, decision)
+
+
+@QUICK
+@given(st.one_of(programs(), stacked_programs()), st.data())
+def test_evictions_that_go_together_cost_what_each_costs(program, data):
+    program = replace(program, is_fusing=False)
+    start = order_backward(program, [v for v in range(len(program)) if program.in_forward[v] and program.may_keep[v]])
+    axis = Axis(program, start)
+    if not len(axis.live):
+        return
+    moment = data.draw(st.integers(0, len(axis.live) - 1))
+    found = data.draw(st.permutations(list(list_evictions(axis, moment))))
+    taken = take_together(axis, found, program.static_bytes + int(axis.live.sum()), 4)
+    assert len(taken) <= 4
+    assert taken[:1] == found[:1]
+    decision = make_decision(program, Schedule(start.schedule.forward, apply_evictions(axis, taken)))
+    check(program, decision)
+    assert decision.recompute_ns == start.recompute_ns + sum(eviction.extra_ns for eviction in taken)
 
 
 def test_no_recomputation_is_left_that_would_fit():

@@ -1,0 +1,154 @@
+"""Plans at falling peaks, each made from the one before by local search.
+
+In: a `Program`, the ends of its curve, a way to look up the listed plan for a peak. Out: `Ladder`: the two neighbouring
+plans around a budget; `squeeze`: a smaller smallest peak. Never looks at a budget: where the rungs are and which plan
+stands there depends on the program alone.
+
+The chain programme sees stages, and memory that one of them leaves it cannot give to another; the closure of the whole
+graph sees every value, but one moment. The local search sees single values and every moment, but needs a plan to start
+from. Going down from the fastest plan, each rung starts from the plan above it, made smaller, and from the listed one,
+and keeps what turns out faster. A rung is never faster than the one above: a smaller budget never takes less time.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+
+from .descent import Box, FrontierPoint
+from .order import drop_unread, make_decision
+from .program import Decision, Program
+from .repair import LocalSearch
+
+# Rungs from the fastest plan to the smallest peak of the lists.
+RUNGS = 8
+# Rounds to get a plan down to a rung, and rounds to make it faster there.
+FIT_ROUNDS = 40
+ROUNDS = 6
+# A round takes as long as simulating so many plans.
+ROUND_WORK = 3
+# Shares by which the smallest peak is lowered: the first, and the last worth trying.
+FIRST_SQUEEZE = 0.08
+LAST_SQUEEZE = 0.02
+SQUEEZE_ROUNDS = 12
+
+PlanAt = Callable[[int], FrontierPoint]
+Evaluate = Callable[[Decision], FrontierPoint | None]
+Spend = Callable[[int], bool]
+
+
+class Ladder:
+    """Rungs from the fastest plan down, searched for when asked for.
+
+    Args:
+        program: what is planned.
+        fastest: the highest rung.
+        lowest: plans of smaller and smaller peaks, none of them faster; each is a rung, the others lie above.
+        plan_at: the listed plan for a peak; falling peaks give plans that are never faster.
+        enough_ns: extra time at a peak at which a plan is good enough, given the listed one.
+        evaluate: simulates a plan; None when no work is left.
+        spend: counts ops that were walked through; whether there is work left.
+    """
+
+    def __init__(
+        self,
+        program: Program,
+        fastest: FrontierPoint,
+        lowest: list[FrontierPoint],
+        plan_at: PlanAt,
+        enough_ns: Callable[[int, FrontierPoint], float],
+        evaluate: Evaluate,
+        spend: Spend,
+    ) -> None:
+        self._program = program
+        self._plan_at = plan_at
+        self._enough_ns = enough_ns
+        self._evaluate = evaluate
+        self._spend = spend
+        top, bottom = fastest.peak_bytes, lowest[0].peak_bytes
+        self._targets = [top - (top - bottom) * i // RUNGS for i in range(RUNGS)]
+        self._targets += [point.peak_bytes for point in lowest]
+        self._rungs = {0: fastest}
+
+    def around(self, budget_bytes: int) -> Box:
+        """The slowest plan that does not fit and the fastest that does; `budget_bytes` lies between the ends."""
+        place = next(i for i, target in enumerate(self._targets) if target <= budget_bytes)
+        while self.rung(place - 1).peak_bytes <= budget_bytes:
+            place -= 1
+        return Box(self.rung(place - 1), self.rung(place))
+
+    def rung(self, place: int) -> FrontierPoint:
+        """The plan of a rung: its peak is at most the rung's target, and falls from rung to rung."""
+        if place not in self._rungs:
+            self._rungs[place] = self._find(self._targets[place], self.rung(place - 1))
+        return self._rungs[place]
+
+    def _find(self, target_bytes: int, above: FrontierPoint) -> FrontierPoint:
+        if above.peak_bytes <= target_bytes:
+            return above
+        listed = self._plan_at(target_bytes)
+        enough = self._enough_ns(target_bytes, listed)
+        if listed.extra_ns <= enough or not self._spend(0):
+            return listed
+        return self._improve(target_bytes, above, listed, max(above.extra_ns, enough))
+
+    def _improve(
+        self, target_bytes: int, above: FrontierPoint, listed: FrontierPoint, enough_ns: float
+    ) -> FrontierPoint:
+        """The fastest plan found that fits, from the better of two starts, until one is down to `enough_ns`."""
+        searches = [LocalSearch(self._program, p.decision, target_bytes, enough_ns) for p in (above, listed)]
+        for search in searches:
+            _run(search, FIT_ROUNDS, self._spend, until_fits=True)
+        best = min(searches, key=_extra_ns)
+        _run(best, ROUNDS, self._spend)
+        if best.best is None:
+            return listed
+        found = self._evaluate(_without_unread(self._program, best.best))
+        if found is None or not above.extra_ns <= found.extra_ns < listed.extra_ns:
+            return listed
+        return found
+
+
+def squeeze(
+    program: Program, start: FrontierPoint, lower_bytes: int, evaluate: Evaluate, spend: Spend
+) -> list[FrontierPoint]:
+    """Plans with smaller and smaller peaks from `start` on, each slower than the one before; the first may be `start`.
+
+    Args:
+        program: what is planned.
+        start: the smallest peak known.
+        lower_bytes: no plan has a smaller peak.
+        evaluate: as for `Ladder`.
+        spend: as for `Ladder`.
+    """
+    found, share = [start], FIRST_SQUEEZE
+    while share >= LAST_SQUEEZE:
+        last = found[-1]
+        target = last.peak_bytes - int((last.peak_bytes - program.static_bytes) * share)
+        search = LocalSearch(program, last.decision, target, last.extra_ns)
+        if target >= lower_bytes:
+            _run(search, SQUEEZE_ROUNDS, spend, until_fits=True)
+        point = None if search.best is None else evaluate(_without_unread(program, search.best))
+        if point is None or point.peak_bytes > target:
+            share /= 2
+            continue
+        while found and found[-1].extra_ns >= point.extra_ns:
+            found.pop()
+        found.append(point)
+    return found
+
+
+def _run(search: LocalSearch, rounds: int, spend: Spend, *, until_fits: bool = False) -> None:
+    for number in range(rounds):
+        is_over = search.best is not None and (until_fits or search.best.recompute_ns <= search.enough_ns)
+        if is_over or not spend(ROUND_WORK * len(search.program)):
+            return
+        search.step(number)
+
+
+def _extra_ns(search: LocalSearch) -> float:
+    return math.inf if search.best is None else search.best.recompute_ns
+
+
+def _without_unread(program: Program, decision: Decision) -> Decision:
+    return make_decision(program, drop_unread(program, decision.schedule))
