@@ -32,7 +32,7 @@ LONGEST = 100
 LOADS_APART = 2
 
 # Forwards that are remembered per program.
-FORWARDS = 64
+FORWARDS = 16
 
 _PRIME, _MASK = 1_000_003, (1 << 40) - 1
 
