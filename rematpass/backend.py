@@ -23,6 +23,7 @@ from torch import fx
 from . import torch_compat
 from .device import make_settings
 from .emit.copies import copy_overwritten
+from .emit.layouts import store_as_convolutions_read
 from .errors import RematError
 from .graph.capture import JointProgram, capture_joint, find_overwritten
 from .graph.facts import module_path
@@ -277,13 +278,16 @@ def _compile_noted(
         is_lowered = True
         return room_beside_inputs(noted[-1], is_backward=is_backward) if noted else None
 
+    compile_both = functools.partial(
+        torch_compat.compile_fx, gm, inputs, patches, room_bytes, find_images, store_as_convolutions_read
+    )
     token = _NOTED.set(noted)
     try:
-        compiled = torch_compat.compile_fx(gm, inputs, patches, room_bytes, find_images)
+        compiled = compile_both()
         if not is_lowered and stored is None and _may_hit(inputs):
             # torch had the step in its cache but nobody kept its plan: compile once more, planning this time.
             with torch_compat.compile_uncached():
-                compiled = torch_compat.compile_fx(gm, inputs, patches, room_bytes, find_images)
+                compiled = compile_both()
     finally:
         _NOTED.reset(token)
     if noted or stored is None:

@@ -59,6 +59,8 @@ def _cpu_scratch(node: fx.Node, name: str, *, is_relaid: bool) -> int:
         return _cpu_convolution_channels_last(node) if is_relaid and is_of_images(node) else _cpu_convolution(node)
     if name in ("_fft_c2c", "_fft_c2r"):
         return _cpu_fourier(node)
+    if name == "grid_sampler_2d_backward" and is_relaid:
+        return _cpu_sampling(node)
     return _cpu_scatter(node) if name == "scatter_add" and is_relaid else 0
 
 
@@ -119,6 +121,12 @@ def _cpu_scatter(node: fx.Node) -> int:
         return 0
     convolutions = (n for n in node.graph.nodes if n.op == "call_function" and base_name(n.target) == "convolution")
     return max(map(_refolded_bytes, node.args[2:4])) if any(map(is_of_images, convolutions)) else 0
+
+
+def _cpu_sampling(node: fx.Node) -> int:
+    """A contiguous copy of the gradient that `grid_sample` is handed (`GridSamplerKernel.cpp`, 2.13)."""
+    gradient = tensor_at(node, 0)
+    return 0 if gradient is None else math.prod(map(concrete, gradient.shape)) * gradient.element_size()
 
 
 def _cpu_fourier(node: fx.Node) -> int:

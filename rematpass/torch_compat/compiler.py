@@ -29,6 +29,7 @@ def compile_fx(
     patches: dict[str, Any],
     room_bytes: Callable[[bool], int | None] = lambda _: None,
     find_images: Callable[[Sequence[fx.Node]], Collection[fx.Node]] = lambda nodes: nodes,
+    store_images: Callable[[fx.Graph], None] = lambda _: None,
 ) -> Callable[..., Any]:
     """Inductor's entry point (2.11-2.15) with `patches` in force for forward and, later, backward.
 
@@ -40,10 +41,11 @@ def compile_fx(
             inputs. Fusion that would need more is refused (see `_FusionGuard`), freed buffers are not held back, and
             the order of the graph stands; with None only that of random draws does.
         find_images: which nodes of a forward the backward may be handed laid out channels last.
+        store_images: called with a half that Inductor lays out channels last, before; may note other strides in it.
     """
     from torch._inductor.compile_fx import compile_fx as inductor
 
-    inner = inner_compiler(room_bytes, patches, find_images)
+    inner = inner_compiler(room_bytes, patches, find_images, store_images)
     return cast("Callable[..., Any]", inductor(gm, list(inputs), inner_compile=inner, config_patches=patches))
 
 
@@ -51,6 +53,7 @@ def inner_compiler(
     room_bytes: Callable[[bool], int | None],
     patches: Collection[str] = (),
     find_images: Callable[[Sequence[fx.Node]], Collection[fx.Node]] = lambda nodes: nodes,
+    store_images: Callable[[fx.Graph], None] = lambda _: None,
 ) -> Callable[..., Any]:
     """What Inductor compiles a half with (`compile_fx_inner`, 2.11-2.15), so that the half runs as planned.
 
@@ -58,6 +61,7 @@ def inner_compiler(
         room_bytes: as in `compile_fx`.
         patches: the Inductor options that the user has set.
         find_images: as in `compile_fx`.
+        store_images: likewise.
     """
     from torch._inductor import config
     from torch._inductor.compile_fx import compile_fx_inner
@@ -76,6 +80,7 @@ def inner_compiler(
         room = room_bytes(is_backward)
         with contextlib.ExitStack() as stack:
             stack.enter_context(draws_in_order())
+            stack.enter_context(_before_images_are_laid_out(store_images))
             if not is_backward:
                 is_relaid = bool(GraphLowering.decide_layout_opt(args[0], is_inference=False))
                 stack.enter_context(_handed_over_as_they_lie(find_images))
@@ -107,6 +112,25 @@ def _handed_over_as_they_lie(find_images: Callable[[Sequence[fx.Node]], Collecti
     def find(self: Any) -> Any:
         found, images = original(self), frozenset(find_images([*self.module.graph.nodes]))
         return type(found)(node for node in found if node in images)
+
+    lowering.find_nodes_prefer_channels_last = find
+    try:
+        yield
+    finally:
+        lowering.find_nodes_prefer_channels_last = original
+
+
+@contextlib.contextmanager
+def _before_images_are_laid_out(change: Callable[[fx.Graph], None]) -> Iterator[None]:
+    """Inside, `change` is called with each half that Inductor lays out channels last, before (2.11-2.15)."""
+    from torch._inductor.graph import GraphLowering
+
+    lowering: Any = GraphLowering
+    original = lowering.find_nodes_prefer_channels_last
+
+    def find(self: Any) -> Any:
+        change(self.module.graph)
+        return original(self)
 
     lowering.find_nodes_prefer_channels_last = find
     try:

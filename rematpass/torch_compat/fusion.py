@@ -145,9 +145,10 @@ class _FusionGuard:
 
     Inductor runs two kernels as one where the first of them stands, right after what the second needs of what is
     between (`topological_sort_schedule`). What all these write is alive from there on; what the two hand to each other
-    is not stored. Live bytes along Inductor's unfused order, with that added, must stay within the room; of neighbours,
-    or within what is alive there one by one. The estimate is high where other fusions remove buffers or results take
-    the place of what is read, so it errs towards less fusion.
+    is not stored, and does not take the place of what its kernel reads for the last time: that stays beside what the
+    second writes. Live bytes along Inductor's unfused order, with that added, must stay within the room; of neighbours,
+    or within what is alive there one by one. The estimate is high where other fusions remove buffers, so it errs
+    towards less fusion.
     """
 
     def __init__(self, room_bytes: int) -> None:
@@ -155,26 +156,28 @@ class _FusionGuard:
         self._scheduler: Any = None
         self._nodes: list[Any] = []
         self._live: list[int] = []
+        self._taken: list[dict[str, list[str]]] = []
         self._first: dict[str, int] = {}
         self._last: dict[str, int] = {}
         self._size: dict[str, int] = {}
 
     def allows(self, scheduler: Any, node1: Any, node2: Any) -> bool:
         """Whether two kernels may become one."""
-        if _vanishes(node1, node2):
-            return True
         low, high = min(node1.min_order, node2.min_order), max(node1.max_order, node2.max_order)
-        if high - low > FUSION_REACH:
+        are_neighbours = high - low <= 1 or _vanishes(node1, node2)
+        if high - low > FUSION_REACH and not are_neighbours:
             return False
         if self._scheduler is not scheduler:
             self._measure(scheduler)
         inside = _inside(node1, node2)
         moved = {name for node in self._moved(node1, node2, low, high) for name in _written_names(node)} - inside
-        before = self._live[low : high + 1]
-        needed = (live + self._added(low + i, moved, inside) for i, live in enumerate(before))
+        places = range(low, high + 1)
+        needed = [self._live[i] + self._added(i, moved, inside) - self._saved(i, inside) for i in places]
+        # Where both run, what takes over a place is known only of the two.
+        needed[0] += self._saved(low, inside) - self._saved_by_both(node1, node2, inside)
         # What is alive above the room is so only in the estimate; two that nothing is between add nothing to it.
-        most = max(self._room, *before) if high - low <= 1 else self._room
-        return max(needed) <= most
+        before = (self._live[i] - self._saved(i, set()) for i in places) if are_neighbours else ()
+        return max(needed) <= max(self._room, *before, 0)
 
     def _moved(self, node1: Any, node2: Any, low: int, high: int) -> Iterator[Any]:
         """What runs at `low` if the two are one: both, and what they need of what is before `high`."""
@@ -187,8 +190,24 @@ class _FusionGuard:
         early = sum(self._size.get(name, 0) for name in moved if self._first[name] > order)
         return early - sum(self._size.get(name, 0) for name in inside if self._first[name] <= order <= self._last[name])
 
+    def _saved(self, order: int, inside: set[str]) -> int:
+        """Bytes counted twice there: of what is written in the place of what is read."""
+        taken = self._taken[order].items()
+        return sum(self._size[heir] for heir, dying in taken if heir not in inside and not inside.issuperset(dying))
+
+    def _saved_by_both(self, node1: Any, node2: Any, inside: set[str]) -> int:
+        """The same where the two run as one: no result takes the place of what another of their loops reads."""
+        nodes = (*node1.get_nodes(), *node2.get_nodes())
+        saved = 0
+        for node in nodes:
+            others = [n for n in nodes if n is not node and n.get_name() not in node.ancestors]
+            blocked = inside.union(*map(_read_names, others))
+            taken = ((heir, self._taken[node.min_order].get(heir, ())) for heir in _written_names(node))
+            saved += sum(self._size[h] for h, dying in taken if h not in inside and not blocked.issuperset(dying))
+        return saved
+
     def _measure(self, scheduler: Any) -> None:
-        """Nodes and live bytes per place of the unfused order, and each buffer's size, first and last place."""
+        """Per place of the unfused order: nodes, live bytes, places taken over; per buffer: size, first, last place."""
         nodes = sorted((n for group in scheduler.nodes for n in group.get_nodes()), key=lambda n: n.min_order)
         count = 1 + max((n.max_order for n in nodes), default=0)
         self._scheduler, self._first, self._last, self._size = scheduler, {}, {}, _buffer_bytes(scheduler)
@@ -200,12 +219,30 @@ class _FusionGuard:
                 self._last.setdefault(name, node.min_order)
             for name in _read_names(node):
                 self._last[name] = max(self._last.get(name, 0), node.max_order)
-        self._last.update(dict.fromkeys(_output_names(), count - 1))
-        made, gone = [0] * count, [0] * (count + 1)  # what the last kernel reads is gone after it
+        self._last.update(dict.fromkeys(_output_names(), count))
+        self._taken = [{} for _ in range(count)]
+        for node in nodes:
+            self._taken[node.min_order].update(self._find_taken(node))
+        made, gone = [0] * count, [0] * (count + 2)  # what the last kernel reads is gone after it
         for name, last in self._last.items():
             made[self._first.get(name, 0)] += self._size.get(name, 0)
             gone[last + 1] += self._size.get(name, 0)
         self._live = list(itertools.accumulate(new - old for new, old in zip(made, gone, strict=False)))
+
+    def _find_taken(self, node: Any) -> Iterator[tuple[str, list[str]]]:
+        """What `node` writes in the place of what it is the last to read, and of what (`decide_inplace_update`)."""
+        dying = [name for name in _read_names(node) if self._last[name] == node.min_order and _can_take(node, name)]
+        for heir in _written_names(node):
+            found = [name for name in dying if 0 < self._size.get(name, 0) == self._size.get(heir)]
+            if found:
+                yield heir, found
+
+
+def _can_take(node: Any, donor: str) -> bool:
+    """Whether `node` may write in the place of what it reads, element for element."""
+    known = node.scheduler.name_to_buf
+    buffer = known.get(donor) or node.scheduler.name_to_donated_buffer.get(donor)
+    return buffer is not None and any(user.node is node and user.can_inplace for user in buffer.users)
 
 
 def _read_names(node: Any) -> list[str]:

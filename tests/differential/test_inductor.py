@@ -262,11 +262,27 @@ class Patches(nn.Module):
         return x.square().mean()
 
 
+class Sampled(nn.Module):
+    """The gradient of `grid_sample` is laid out otherwise than the convolutions around it want theirs."""
+
+    def __init__(self):
+        super().__init__()
+        self.first, self.second = nn.Conv2d(3, 16, 3, padding=1), nn.Conv2d(16, 16, 3, padding=1)
+        self.flow, self.last = nn.Conv2d(16, 2, 3, padding=1), nn.Conv2d(16, 3, 3, padding=1)
+
+    def forward(self, x):
+        h = functional.silu(self.second(functional.silu(self.first(x))))
+        shifted = functional.affine_grid(torch.eye(2, 3).expand(len(x), 2, 3), list(h.shape), align_corners=False)
+        grid = shifted + 0.1 * torch.tanh(self.flow(h)).permute(0, 2, 3, 1)
+        return self.last(functional.grid_sample(h, grid, align_corners=False)).square().mean()
+
+
 # Model, shape of its batch, and the end of the curve at which Inductor by itself takes more.
 KEPT_BY_US = [
     pytest.param(Pieces, (14, 64, 64), "smallest", id="a_sum_too_long_for_one_kernel"),
     pytest.param(GraphConvolution, (512, 64), "fastest", id="neighbours_in_one_kernel"),
     pytest.param(SharedBias, (4, 96, 32), "smallest", id="sums_over_a_few"),
+    pytest.param(Sampled, (4, 3, 64, 64), "smallest", id="a_gradient_of_another_layout"),
     pytest.param(Patches, (8, 3, 96, 96), "fastest", id="a_copy_of_the_batch"),
 ]
 

@@ -31,6 +31,11 @@ class Kernel:
         return self.order
 
     max_order = min_order
+    can_inplace = True
+
+    @property
+    def node(self) -> Kernel:
+        return self
 
     def get_name(self) -> str:
         return f"op{self.order}"
@@ -57,7 +62,7 @@ class Kernel:
         return [buffer]
 
 
-OUTPUT = SimpleNamespace(order=None, get_name=lambda: "OUTPUT")
+OUTPUT = SimpleNamespace(order=None, node=None, can_inplace=False, get_name=lambda: "OUTPUT")
 
 
 def make_kernels(layout: Sequence[tuple[Sequence[int], int]]) -> list[Kernel]:
@@ -71,7 +76,7 @@ def make_kernels(layout: Sequence[tuple[Sequence[int], int]]) -> list[Kernel]:
             kernel.users.append(kernels[-1])
     for kernel in kernels:
         kernel.users = kernel.users or [OUTPUT]
-    scheduler = SimpleNamespace(nodes=kernels, mutation_real_name={})
+    scheduler = SimpleNamespace(nodes=kernels, mutation_real_name={}, name_to_donated_buffer={})
     for kernel in kernels:
         kernel.scheduler = scheduler
     scheduler.name_to_buf = {kernel.written: kernel.get_outputs()[0] for kernel in kernels}
@@ -93,12 +98,23 @@ def simulate(kernels: list[Kernel], one: Kernel | None = None, other: Kernel | N
     for kernel in kernels:
         visit(kernel)
     place = {kernel.order: i for i, group in enumerate(done) for kernel in group}
-    alive = [0] * len(done)
+    last = [max(place.get(user.order, len(done)) for user in kernel.users) for kernel in kernels]
+    is_inside = [kernel in pair and all(user in pair for user in kernel.users) for kernel in kernels]
+    alive = [0] * (len(done) + 1)
     for kernel in kernels:
-        last = max(place.get(user.order, len(done) - 1) for user in kernel.users)
-        is_inside = kernel in pair and all(user in pair for user in kernel.users)
-        for i in range(place[kernel.order], last + 1):
-            alive[i] += 0 if is_inside else kernel.size
+        start, here = place[kernel.order], done[place[kernel.order]]
+        for i in range(start, last[kernel.order] + 1):
+            alive[i] += 0 if is_inside[kernel.order] else kernel.size
+        others = [k for k in here if k is not kernel and k.get_name() not in kernel.ancestors]
+        donors = (kernels[int(name.removeprefix("buf"))] for name in kernel.reads)
+        if not is_inside[kernel.order] and any(
+            last[d.order] == start
+            and d.size == kernel.size
+            and not is_inside[d.order]
+            and not any(d.written in k.reads for k in others)
+            for d in donors
+        ):
+            alive[start] -= kernel.size
     return max(alive)
 
 
@@ -113,12 +129,30 @@ def allows(room: int, one: Kernel, other: Kernel) -> bool:
 
 def test_what_a_fusion_draws_along_is_counted():
     """Kernel 4 runs where 1 stands, so 3 runs before: what 1, 3 and 4 write is alive at once."""
-    kernels = make_kernels([([], 4), ([0], 4), ([1], 1), ([], 4), ([0, 3], 4), ([4], 1)])
+    kernels = make_kernels([([], 2), ([0], 4), ([1], 1), ([], 3), ([0, 3], 4), ([4], 1)])
     unfused = simulate(kernels)
     fused = simulate(kernels, kernels[1], kernels[4])
     assert fused > unfused
     assert not allows(unfused, kernels[1], kernels[4])
     assert allows(fused + 1, kernels[1], kernels[4])  # counts what 0 wrote until 4 would have read it
+
+
+def test_what_vanishes_takes_no_place_over():
+    """Kernel 1 writes over what 0 wrote, 2 over that. As one, 2 stands beside what 0 wrote."""
+    kernels = make_kernels([([], 4), ([0], 4), ([1], 4), ([2], 1)])
+    assert simulate(kernels) == 5
+    assert simulate(kernels, kernels[1], kernels[2]) == 8
+    assert not allows(5, kernels[1], kernels[2])
+    assert allows(8, kernels[1], kernels[2])
+
+
+def test_a_result_takes_no_place_that_the_other_still_reads():
+    """Kernels 1 and 2 both read 0, 2 writes over it; as one they cannot."""
+    kernels = make_kernels([([], 4), ([0], 4), ([0], 4), ([1, 2], 1)])
+    assert simulate(kernels) == 9
+    assert simulate(kernels, kernels[1], kernels[2]) == 12
+    assert not allows(9, kernels[1], kernels[2])
+    assert allows(12, kernels[1], kernels[2])
 
 
 @st.composite

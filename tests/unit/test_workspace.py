@@ -151,3 +151,18 @@ class TestWhatAGpuLaysOutChannelsLast:
         node = next(n for n in nodes if "convolution" in str(n.target))
         assert workspace_bytes(node, "cuda", is_relaid=True) == 4 * 128 * 64 * 9
         assert workspace_bytes(node, "cuda") == 0
+
+
+def test_the_gradient_of_sampling_copies_what_it_is_handed():
+    image, grid = torch.randn(2, 16, 64, 64).to(memory_format=torch.channels_last), torch.rand(2, 32, 32, 2)
+    gradient = torch.randn(2, 16, 32, 32).to(memory_format=torch.channels_last)
+
+    def sample(gradient, image, grid):
+        return aten.grid_sampler_2d_backward(gradient, image, grid, 0, 0, False, [True, True])
+
+    graph = make_fx(sample, tracing_mode="fake")(gradient, image, grid)
+    node = next(node for node in graph.graph.nodes if "grid_sampler" in str(node.target))
+    returned = sum(result.nbytes for result in sample(gradient, image, grid))
+    measured = rematpass.measure_peak(lambda: sample(gradient, image, grid), device="cpu") - returned
+    assert workspace_bytes(node, is_relaid=True) == pytest.approx(measured, rel=0.01)
+    assert workspace_bytes(node) == 0
