@@ -3,7 +3,7 @@
 from dataclasses import replace
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
 from rematpass.check.schedule import check_schedule
@@ -60,15 +60,21 @@ def test_polishing_under_fusion_stays_correct(program):
     check(program, polisher.without(again[:2]))
 
 
-@QUICK
-@given(st.one_of(programs(), stacked_programs()), st.data())
-def test_an_eviction_costs_what_it_says_and_stays_correct(program, data):
-    program = replace(program, is_fusing=False)
+@st.composite
+def moments(draw):
+    """A plan that keeps all it may, for an executor that does not fuse, as an axis; and a moment of it."""
+    program = replace(draw(st.one_of(programs(), stacked_programs())), is_fusing=False)
     start = order_backward(program, [v for v in range(len(program)) if program.in_forward[v] and program.may_keep[v]])
     axis = Axis(program, start)
-    if not len(axis.live):
-        return
-    moment = data.draw(st.integers(0, len(axis.live) - 1))
+    assume(len(axis.live))
+    return start, axis, draw(st.integers(0, len(axis.live) - 1))
+
+
+@QUICK
+@given(moments())
+def test_an_eviction_costs_what_it_says_and_stays_correct(drawn):
+    start, axis, moment = drawn
+    program = axis.program
     before = simulate(program, start.schedule)
     live = [*before.forward_bytes, *before.backward_bytes]
     assert [program.static_bytes + b for b in axis.live.tolist()] == live
@@ -123,14 +129,10 @@ def test_a_view_of_the_forward_is_made_again_from_its_base():
 
 
 @QUICK
-@given(st.one_of(programs(), stacked_programs()), st.data())
-def test_evictions_that_go_together_cost_what_each_costs(program, data):
-    program = replace(program, is_fusing=False)
-    start = order_backward(program, [v for v in range(len(program)) if program.in_forward[v] and program.may_keep[v]])
-    axis = Axis(program, start)
-    if not len(axis.live):
-        return
-    moment = data.draw(st.integers(0, len(axis.live) - 1))
+@given(moments(), st.data())
+def test_evictions_that_go_together_cost_what_each_costs(drawn, data):
+    start, axis, moment = drawn
+    program = axis.program
     found = data.draw(st.permutations(list(list_evictions(axis, moment))))
     taken = take_together(axis, found, program.static_bytes + int(axis.live.sum()), 4)
     assert len(taken) <= 4

@@ -141,6 +141,18 @@ def test_the_same_twice():
     assert Frontier(program).choose(budget) == Frontier(program).choose(budget)
 
 
+def test_value_by_value_is_never_slower_and_somewhere_faster():
+    uneven = [Layer(wide=300 + 170 * (5 * i % 7), wide_ns=10 + 9 * (3 * i % 5)) for i in range(8)]
+    program = layered(uneven, is_residual=True)
+    by_stages, by_values = Frontier(program, Effort(is_local=False)), Frontier(program)
+    top, bottom = by_stages.fastest.peak_bytes, by_stages.smallest.peak_bytes
+    budgets = [bottom + (top - bottom) * i // 8 for i in range(8)]
+    gained = [by_stages.choose(b).extra_ns - by_values.choose(b).extra_ns for b in budgets]
+    assert min(gained) >= 0
+    assert sum(gained) > 0
+    assert by_values.smallest.peak_bytes <= bottom
+
+
 def half_way(frontier):
     return (frontier.fastest.peak_bytes + frontier.smallest.peak_bytes) // 2
 

@@ -166,3 +166,29 @@ def test_the_gradient_of_sampling_copies_what_it_is_handed():
     measured = rematpass.measure_peak(lambda: sample(gradient, image, grid), device="cpu") - returned
     assert workspace_bytes(node, is_relaid=True) == pytest.approx(measured, rel=0.01)
     assert workspace_bytes(node) == 0
+
+
+LINEAR = {
+    "inv": (aten.linalg_inv_ex, lambda m: (m,)),
+    "qr": (aten.linalg_qr, lambda m: (m,)),
+    "householder": (aten.linalg_householder_product, lambda m: (m, m[..., 0, :].contiguous())),
+    "eigh": (aten._linalg_eigh, lambda m: (m @ m.mT,)),
+    "svd": (aten._linalg_svd, lambda m: (m,)),
+    "cholesky_solve": (aten.cholesky_solve, lambda m: (m, m)),
+    "matrix_exp": (aten.linalg_matrix_exp, lambda m: (m / 100,)),
+}
+
+
+@pytest.mark.parametrize("shape", [(128, 128), (8, 64, 64)])
+@pytest.mark.parametrize("name", LINEAR)
+def test_linear_algebra_takes_what_is_predicted(name, shape):
+    function, arguments_of = LINEAR[name]
+    torch.manual_seed(0)
+    arguments = arguments_of(torch.randn(shape))
+    graph = make_fx(function, tracing_mode="fake")(*arguments)
+    node = next(n for n in graph.graph.nodes if n.op == "call_function" and "getitem" not in str(n.target))
+    results = function(*arguments)
+    returned = sum(r.nbytes for r in (results if isinstance(results, tuple) else (results,)))
+    measured = rematpass.measure_peak(lambda: function(*arguments), device="cpu") - returned
+    assert measured <= workspace_bytes(node) + TOLERANCE_BYTES
+    assert workspace_bytes(node) <= 1.6 * measured + TOLERANCE_BYTES
