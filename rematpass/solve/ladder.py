@@ -140,11 +140,11 @@ def squeeze(
 
 
 def _run(search: LocalSearch, rounds: int, spend: Spend, *, until_fits: bool = False) -> None:
-    for number in range(rounds):
+    for _ in range(rounds):
         is_over = search.best is not None and (until_fits or search.best.recompute_ns <= search.enough_ns)
         if is_over or not spend(ROUND_WORK * len(search.program)):
             return
-        search.step(number)
+        search.step()
 
 
 def _extra_ns(search: LocalSearch) -> float:

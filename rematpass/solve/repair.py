@@ -93,7 +93,7 @@ def repair(
         if time.monotonic() > limits.stop:
             return Repaired(search.best, rounds, is_complete=False)
         rounds += 1
-        if search.step(rounds):
+        if search.step():
             last_gain = rounds
         if search.best is not None and search.best.recompute_ns <= limits.enough_ns:
             break
@@ -118,28 +118,30 @@ class LocalSearch:
         self.enough_ns = enough_ns
         self._budget = budget_bytes - program.static_bytes
         self._random = random.Random(SEED)
+        self._steps = 0
         self._recent: dict[int, int] = {}
         self._present = start
         self.best: Decision | None = None
 
-    def step(self, number: int) -> bool:
+    def step(self) -> bool:
         """Some evictions, or one take-back and a fresh ruin; whether a better plan was found."""
+        self._steps += 1
         axis = Axis(self.program, self._present)
         excess = np.maximum(axis.live - self._budget, 0)
         if not excess.any():
             return self._settle(axis)
-        evictions = self._choose(axis, excess, number)
+        evictions = self._choose(axis, excess)
         if not evictions:
             self._restart()
             return False
-        self._recent.update((axis.ops[eviction.execution], number) for eviction in evictions)
+        self._recent.update((axis.ops[eviction.execution], self._steps) for eviction in evictions)
         schedule = Schedule(self._present.schedule.forward, apply_evictions(axis, evictions))
         self._present = make_decision(self.program, schedule)
         if self.best is not None and self._present.recompute_ns > GIVE_UP * self.best.recompute_ns + 1:
             self._restart()
         return False
 
-    def _choose(self, axis: Axis, excess: IntArray, number: int) -> list[Eviction]:
+    def _choose(self, axis: Axis, excess: IntArray) -> list[Eviction]:
         """Least time per byte and moment freed, at the fullest moment or at any overfull one."""
         is_at_peak = self._random.random() < 1 / 2
         moment = int(excess.argmax()) if is_at_peak else self._random.choice(np.flatnonzero(excess).tolist())
@@ -150,7 +152,7 @@ class LocalSearch:
             most = eviction.freed_bytes
             freed = int((most * (stretch > 0) if counts_all else np.minimum(stretch, most)).sum())
             blur = 2 ** self._random.uniform(-NOISE, NOISE)
-            is_recent = number - self._recent.get(axis.ops[eviction.execution], -RECENT_ROUNDS - 1) <= RECENT_ROUNDS
+            is_recent = self._steps <= self._recent.get(axis.ops[eviction.execution], -RECENT_ROUNDS) + RECENT_ROUNDS
             return (eviction.extra_ns + 1) / max(1, freed) * blur * (RECENT_PENALTY if is_recent else 1.0)
 
         cheapest_first = sorted(list_evictions(axis, moment), key=price)
