@@ -23,6 +23,10 @@ from .repair import LocalSearch
 # Rungs from the fastest plan to the smallest peak of the lists. On six models at nine budgets each, 5 cost 0.4 % of the
 # step on average, 12 gain nothing and take a fifth longer (2026-11).
 RUNGS = 8
+# Further rungs between the last two, where the curve is steep: shares of the way up. Without them a ResNet takes 13.2 %
+# of its step instead of 8.5 at a tenth of the way, and 16.3 instead of 11.0 at a twentieth; a mixture of experts 21.5
+# instead of 22.5 at a tenth; two transformers the same (2026-11).
+LOW_RUNGS = (1 / 16, 1 / 32)
 # Rounds to get a plan down to a rung, and rounds to make it faster there. 3 of the latter cost 0.1 % of the step on
 # average, 12 gain 0.2 % for a third more time (2026-11).
 FIT_ROUNDS = 40
@@ -70,6 +74,7 @@ class Ladder:
         self._spend = spend
         top, bottom = fastest.peak_bytes, lowest[0].peak_bytes
         self._targets = [top - (top - bottom) * i // RUNGS for i in range(RUNGS)]
+        self._targets += [bottom + int((top - bottom) * share) for share in LOW_RUNGS]
         self._targets += [point.peak_bytes for point in lowest]
         self._rungs = {0: fastest}
 
