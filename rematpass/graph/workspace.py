@@ -75,7 +75,7 @@ def _cpu_scratch(node: fx.Node, name: str, *, is_relaid: bool) -> int:
     if name in ("_fft_c2c", "_fft_c2r"):
         return _cpu_fourier(node)
     if name == "grid_sampler_2d_backward" and is_relaid:
-        return _cpu_sampling(node)
+        return _bytes_of(tensor_at(node, 0))  # a contiguous copy of the gradient (`GridSamplerKernel.cpp`, 2.13)
     if name in MATRIX_COPIES:
         return sum(n * size for n, size in zip(MATRIX_COPIES[name], _matrix_bytes(node), strict=True))
     return _cpu_scatter(node) if name == "scatter_add" and is_relaid else 0
@@ -140,12 +140,6 @@ def _cpu_scatter(node: fx.Node) -> int:
     return max(map(_refolded_bytes, node.args[2:4])) if any(map(is_of_images, convolutions)) else 0
 
 
-def _cpu_sampling(node: fx.Node) -> int:
-    """A contiguous copy of the gradient that `grid_sample` is handed (`GridSamplerKernel.cpp`, 2.13)."""
-    gradient = tensor_at(node, 0)
-    return 0 if gradient is None else math.prod(map(concrete, gradient.shape)) * gradient.element_size()
-
-
 def _cpu_fourier(node: fx.Node) -> int:
     """Copies of the input: measured 2026-11 (torch 2.13), none where the innermost dimension alone is transformed.
 
@@ -156,16 +150,19 @@ def _cpu_fourier(node: fx.Node) -> int:
         return 0
     is_inner = tensor.ndim - 1 in dimensions or -1 in dimensions
     copies = 2 * (len(dimensions) > 1) if base_name(node.target) == "_fft_c2r" else 1 - is_inner
-    return copies * math.prod(concrete(size) for size in tensor.shape) * tensor.element_size()
+    return copies * _bytes_of(tensor)
 
 
 def _matrix_bytes(node: fx.Node) -> tuple[int, int]:
     """Bytes of what is read first, and of one matrix of it."""
     tensor = tensor_at(node, 0)
-    if tensor is None:
-        return 0, 0
-    sizes = [concrete(size) for size in tensor.shape]
-    return math.prod(sizes) * tensor.element_size(), math.prod(sizes[-2:]) * tensor.element_size()
+    matrices = math.prod(concrete(size) for size in tensor.shape[:-2]) if tensor is not None else 1
+    return _bytes_of(tensor), _bytes_of(tensor) // max(matrices, 1)
+
+
+def _bytes_of(tensor: torch.Tensor | None) -> int:
+    """Bytes of its elements; 0 for none."""
+    return 0 if tensor is None else math.prod(map(concrete, tensor.shape)) * tensor.element_size()
 
 
 def _refolded_bytes(argument: object) -> int:
@@ -180,7 +177,7 @@ def _refolded_bytes(argument: object) -> int:
     folded = [concrete(size) for size in shown.shape if concrete(size) != 1]
     if any(folded == [size for size in shape if size != 1] for shape in there):
         return 0
-    return math.prod(sizes) * image.element_size()
+    return _bytes_of(image)
 
 
 def _blocked_bytes(tensor: torch.Tensor) -> int:

@@ -80,10 +80,9 @@ def inner_compiler(
         room = room_bytes(is_backward)
         with contextlib.ExitStack() as stack:
             stack.enter_context(draws_in_order())
-            stack.enter_context(_before_images_are_laid_out(store_images))
+            stack.enter_context(_images_laid_out(store_images, None if is_backward else find_images))
             if not is_backward:
                 is_relaid = bool(GraphLowering.decide_layout_opt(args[0], is_inference=False))
-                stack.enter_context(_handed_over_as_they_lie(find_images))
             elif _has_image_gradients(args[0]):
                 layout = "force_layout_optimization" if is_relaid else "layout_optimization"
                 stack.enter_context(config.patch({layout: is_relaid}))
@@ -97,12 +96,16 @@ def inner_compiler(
 
 
 @contextlib.contextmanager
-def _handed_over_as_they_lie(find_images: Callable[[Sequence[fx.Node]], Collection[fx.Node]]) -> Iterator[None]:
-    """Inside, only images are handed to the backward laid out channels last.
+def _images_laid_out(
+    store_images: Callable[[fx.Graph], None],
+    find_images: Callable[[Sequence[fx.Node]], Collection[fx.Node]] | None,
+) -> Iterator[None]:
+    """Inside, a half that Inductor lays out channels last is given to `store_images` before.
 
-    By itself Inductor (2.11-2.15, `GraphLowering.run_node`) does so with all of four dimensions that leads to a
-    convolution or comes from one: weights, hidden layers whose channels are last in the shape, what attention reads and
-    returns. All weights of a ResNet were held twice, and changes to them after the forward were not seen.
+    With `find_images`, for a forward, only images are handed to the backward channels last. By itself Inductor
+    (2.11-2.15, `GraphLowering.run_node`) does so with all of four dimensions that leads to a convolution or comes from
+    one: weights, hidden layers whose channels are last in the shape, what attention reads and returns. All weights of a
+    ResNet were held twice, and changes to them after the forward were not seen.
     """
     from torch._inductor.graph import GraphLowering
 
@@ -110,27 +113,12 @@ def _handed_over_as_they_lie(find_images: Callable[[Sequence[fx.Node]], Collecti
     original = lowering.find_nodes_prefer_channels_last
 
     def find(self: Any) -> Any:
-        found, images = original(self), frozenset(find_images([*self.module.graph.nodes]))
+        store_images(self.module.graph)
+        found = original(self)
+        if find_images is None:
+            return found
+        images = frozenset(find_images([*self.module.graph.nodes]))
         return type(found)(node for node in found if node in images)
-
-    lowering.find_nodes_prefer_channels_last = find
-    try:
-        yield
-    finally:
-        lowering.find_nodes_prefer_channels_last = original
-
-
-@contextlib.contextmanager
-def _before_images_are_laid_out(change: Callable[[fx.Graph], None]) -> Iterator[None]:
-    """Inside, `change` is called with each half that Inductor lays out channels last, before (2.11-2.15)."""
-    from torch._inductor.graph import GraphLowering
-
-    lowering: Any = GraphLowering
-    original = lowering.find_nodes_prefer_channels_last
-
-    def find(self: Any) -> Any:
-        change(self.module.graph)
-        return original(self)
 
     lowering.find_nodes_prefer_channels_last = find
     try:

@@ -177,7 +177,7 @@ class _FusionGuard:
         needed[0] += self._saved(low, inside) - self._saved_by_both(node1, node2, inside)
         # What is alive above the room is so only in the estimate; two that nothing is between add nothing to it.
         before = (self._live[i] - self._saved(i, set()) for i in places) if are_neighbours else ()
-        return max(needed) <= max(self._room, *before, 0)
+        return bool(max(needed) <= max((self._room, *before)))
 
     def _moved(self, node1: Any, node2: Any, low: int, high: int) -> Iterator[Any]:
         """What runs at `low` if the two are one: both, and what they need of what is before `high`."""

@@ -15,6 +15,7 @@ from torch.nn import functional
 import rematpass
 from rematpass.check.measure import storage_bytes
 from rematpass.torch_compat import compile_uncached, fusion
+from tests.differential.kept_models import GraphConvolution, Patches, Pieces, Sampled, SharedBias
 from tests.strategies import torch_programs
 
 # Kernels without vector instructions compile twice as fast and allocate the same.
@@ -195,86 +196,6 @@ def test_all_of_an_input_counts_where_kernels_read_parts(monkeypatch):
     with compile_uncached():
         compiled_step(model, x, fastest)
     assert counted[256, 128] == 256 * 128 * 4
-
-
-class Pieces(nn.Module):
-    """A loop over pieces of one tensor: its gradient is a sum of as many scattered terms."""
-
-    def __init__(self):
-        super().__init__()
-        self.embed = nn.Linear(64, 64)
-        self.step = nn.Linear(64, 64)
-
-    def forward(self, x):
-        embedded = self.embed(x).tanh()
-        h = x[0]
-        for i in range(len(x)):
-            h = torch.tanh(self.step(h + embedded[i]))
-        return h.square().mean()
-
-
-class GraphConvolution(nn.Module):
-    """Sums over edges: what they are added into cannot be written over, so one kernel more holds them longer."""
-
-    def __init__(self):
-        super().__init__()
-        self.first = nn.Linear(64, 64)
-        self.head = nn.Linear(64, 4)
-        self.register_buffer("edges", torch.stack([torch.arange(1024) % 512, torch.arange(1024) * 7 % 512]))
-
-    def forward(self, x):
-        h = self.first(x)
-        into, source = self.edges
-        total = torch.zeros_like(h).index_add(0, into, h[source])
-        weight = torch.zeros(len(x), 1).index_add(0, into, h[source].exp().sum(1, keepdim=True))
-        return self.head(functional.elu(total / (1 + weight))).square().mean()
-
-
-class SharedBias(nn.Module):
-    """All layers add one bias to the scores of a few sequences: its gradient is a sum over these."""
-
-    def __init__(self):
-        super().__init__()
-        self.bias = nn.Parameter(torch.zeros(96, 96))
-        self.layers = nn.ModuleList(nn.Linear(32, 32) for _ in range(3))
-
-    def forward(self, x):
-        for layer in self.layers:
-            h = layer(x)
-            x = x + torch.softmax(h @ h.transpose(1, 2) + self.bias, -1) @ h
-        return x.square().mean()
-
-
-class Patches(nn.Module):
-    """The convolution reads its images laid out anew: the backward is handed the copy in place of the images."""
-
-    def __init__(self):
-        super().__init__()
-        self.patch = nn.Conv2d(3, 32, 8, 8)
-        self.norms = nn.ModuleList(nn.LayerNorm(32) for _ in range(2))
-        self.mixes = nn.ModuleList(nn.Linear(32, 32) for _ in range(2))
-        self.scale = nn.Parameter(torch.ones(32))
-
-    def forward(self, x):
-        x = self.patch(x).flatten(2).transpose(1, 2)
-        for norm, mix in zip(self.norms, self.mixes, strict=True):
-            x = x + self.scale * mix(norm(x))
-        return x.square().mean()
-
-
-class Sampled(nn.Module):
-    """The gradient of `grid_sample` is laid out otherwise than the convolutions around it want theirs."""
-
-    def __init__(self):
-        super().__init__()
-        self.first, self.second = nn.Conv2d(3, 16, 3, padding=1), nn.Conv2d(16, 16, 3, padding=1)
-        self.flow, self.last = nn.Conv2d(16, 2, 3, padding=1), nn.Conv2d(16, 3, 3, padding=1)
-
-    def forward(self, x):
-        h = functional.silu(self.second(functional.silu(self.first(x))))
-        shifted = functional.affine_grid(torch.eye(2, 3).expand(len(x), 2, 3), list(h.shape), align_corners=False)
-        grid = shifted + 0.1 * torch.tanh(self.flow(h)).permute(0, 2, 3, 1)
-        return self.last(functional.grid_sample(h, grid, align_corners=False)).square().mean()
 
 
 # Model, shape of its batch, and the end of the curve at which Inductor by itself takes more.
