@@ -6,12 +6,29 @@ In: a `Program` and a plan. Out: `Axis`: who reads what, when each storage dies,
 from __future__ import annotations
 
 import bisect
-from collections.abc import Set
+from collections.abc import Callable, Set
+from typing import TypeVar
 
 import numpy as np
 
+from .flow import IntArray
 from .liveness import find_lives, live_bytes
 from .program import Decision, Kind, Program
+from .trace import link_executions
+
+T = TypeVar("T")
+
+
+class _OnDemand(dict[int, T]):
+    """What is asked for is made then, and stays; it may be changed."""
+
+    def __init__(self, make: Callable[[int], T]) -> None:
+        super().__init__()
+        self._make = make
+
+    def __missing__(self, key: int) -> T:
+        self[key] = made = self._make(key)
+        return made
 
 
 class Axis:
@@ -26,7 +43,6 @@ class Axis:
         reads: executions it reads, views included.
         readers: executions that read it.
         before: the previous execution of the same op, where there is one.
-        parts: executions of its parts, for an op that returns several tensors.
         live: bytes at each moment, the graph's inputs left out.
     """
 
@@ -37,7 +53,8 @@ class Axis:
         shift = self.split - second.given
         live = [live_bytes(program, first, first_lives), live_bytes(program, second, second_lives)]
         self.live = np.concatenate(live)
-        self.ops: list[int] = [*first.ops.tolist(), *second.ops[second.given :].tolist()]
+        ops = np.concatenate([first.ops, second.ops[second.given :]])
+        self.ops: list[int] = ops.tolist()
         self.stored = [*first_lives.is_stored.tolist(), *second_lives.is_stored[second.given :].tolist()]
         self.end = [*first_lives.end.tolist(), *(second_lives.end[second.given :] + shift).tolist()]
         self.runs_at = [*range(self.split), *(second_lives.runs_at[second.given :] + shift).tolist()]
@@ -45,40 +62,32 @@ class Axis:
         for i, end in given:
             if i >= 0 and end >= 0:
                 self.end[i] = max(self.end[i], end + shift)
-        self._link()
+        self._link(ops)
 
-    def _link(self) -> None:
+    def _link(self, ops: IntArray) -> None:
         """Who reads what, and the computation before each."""
-        program, latest = self.program, dict[int, int]()
-        inputs, kind = program.inputs, program.kind
-        reads: list[list[int]] = []
-        readers: list[set[int]] = [set() for _ in self.ops]
-        before: dict[int, int] = {}
-        runs: dict[int, list[int]] = {}
-        parts: dict[int, list[int]] = {}
-        for i, op in enumerate(self.ops):
-            seen = [latest[u] for u in inputs[op] if u in latest]
-            reads.append(seen)
-            for u in seen:
-                readers[u].add(i)
-            if seen and kind[op] is Kind.PART:
-                parts.setdefault(seen[0], []).append(i)
-            if op in latest:
-                before[i] = latest[op]
-                runs[op].append(i)
-            else:
-                runs[op] = [i]
-            latest[op] = i
-        self.reads, self.readers, self.before, self.parts, self._runs = reads, readers, before, parts, runs
-        for v in {*program.forward_outputs, *program.backward_outputs}:
-            if v in latest:
-                self.readers[latest[v]].add(len(self.ops))
+        count = len(ops)
+        reader, source, keys = link_executions(self.program, ops)
+        read, self._readers = _rows(reader, source, count), _rows(source, reader, count)
+        self._keys: list[int] = keys.tolist()
+        runs, place = np.divmod(keys, count + 1)
+        again = np.flatnonzero(runs[1:] == runs[:-1])
+        self.before = dict(sorted(zip(place[again + 1].tolist(), place[again].tolist(), strict=True)))
+        returned = {*self.program.forward_outputs, *self.program.backward_outputs}
+        final = {self.latest(v, count) for v in returned}
+        self.reads = _OnDemand(read)
+        self.readers = _OnDemand(lambda i: {*self._readers(i), count} if i in final else set(self._readers(i)))
 
     def latest(self, op: int, moment: int) -> int:
         """The last execution of `op` before a moment; -1: none."""
-        runs = self._runs.get(op, [])
-        place = bisect.bisect_left(runs, moment)
-        return runs[place - 1] if place else -1
+        width = len(self.ops) + 1
+        place = bisect.bisect_left(self._keys, op * width + moment) - 1
+        run, i = divmod(self._keys[place], width) if place >= 0 else (-1, -1)
+        return i if run == op else -1
+
+    def parts(self, i: int) -> list[int]:
+        """Executions of its parts, for an op that returns several tensors."""
+        return [r for r in self._readers(i) if self.program.kind[self.ops[r]] is Kind.PART]
 
     def size(self, i: int) -> int:
         """Bytes of the storage execution `i` allocates; 0 for a view."""
@@ -105,3 +114,11 @@ class Axis:
                 else:
                     last = max(last, self.runs_at[r])
         return last
+
+
+def _rows(key: IntArray, value: IntArray, count: int) -> Callable[[int], list[int]]:
+    """The values at each of the keys 0..count-1, in the order given; a fresh list each time."""
+    order = np.argsort(key, kind="stable")
+    flat: list[int] = value[order].tolist()
+    starts: list[int] = np.searchsorted(key[order], np.arange(count + 1)).tolist()
+    return lambda i: flat[starts[i] : starts[i + 1]]

@@ -121,7 +121,7 @@ class Polisher:
 
     def _step(self, again: int) -> _Step | None:
         """What leaving out execution `again` does; None when it saves no time or is not possible."""
-        group = [again, *self._axis.parts.get(again, ())]
+        group = [again, *self._axis.parts(again)]
         if not self._may_leave_out(group):
             return None
         removed = self._cascade(group)
@@ -190,7 +190,7 @@ class Polisher:
         for i, end in step.ends:
             self._axis.end[i] = end
         gone = set(step.removed)
-        for i in (step.again, *self._axis.parts.get(step.again, ())):
+        for i in (step.again, *self._axis.parts(step.again)):
             before = self._axis.before[i]
             self._axis.stored[before] = True
             self._axis.readers[before] |= self._axis.readers[i] - gone

@@ -58,7 +58,7 @@ def trace_sequence(program: Program, sequence: Sequence[int] | IntArray, held: S
     wanted = np.asarray(sequence, dtype=np.int64)
     ops = np.concatenate([np.asarray(held, dtype=np.int64), wanted[tables.is_paid[wanted]]])
     count, given = len(ops), len(held)
-    keys = np.sort(ops * (count + 1) + np.arange(count))
+    keys = _keys_of(ops)
     reader, value, starts = _operands(program, ops, given)
     source = np.full(len(reader), -1)
     found, instances = _instances_before(keys, value, reader, count)
@@ -70,6 +70,14 @@ def trace_sequence(program: Program, sequence: Sequence[int] | IntArray, held: S
     ways = int(access.max(initial=0)) + 1
     pairs, access = np.divmod(np.unique((reader * (count + 1) + storage[storage >= 0]) * ways + access), ways)
     return Trace(ops, given, root, pairs // (count + 1), pairs % (count + 1), access, keys)
+
+
+def link_executions(program: Program, ops: IntArray) -> tuple[IntArray, IntArray, IntArray]:
+    """(reader, execution it reads) of every read of an earlier one, by reader, views included; keys as in `Trace`."""
+    keys = _keys_of(ops)
+    reader, value, _ = _operands(program, ops, 0)
+    found, source = _instances_before(keys, value, reader, len(ops))
+    return reader[found], source, keys
 
 
 def kept_values(program: Program, backward: Sequence[int], outputs: Iterable[int] | None = None) -> tuple[int, ...]:
@@ -97,6 +105,12 @@ def _operands(program: Program, ops: IntArray, given: int) -> tuple[IntArray, In
     reader = np.repeat(np.arange(len(ops)), counts)
     place = np.arange(len(reader)) - starts[reader] + tables.input_start[ops[reader]]
     return reader, tables.input_list[place], starts
+
+
+def _keys_of(ops: IntArray) -> IntArray:
+    """(op, instance) pairs as sorted numbers."""
+    keys: IntArray = np.sort(ops * (len(ops) + 1) + np.arange(len(ops)))
+    return keys
 
 
 def _instances_before(keys: IntArray, values: IntArray, moments: IntArray, count: int) -> tuple[BoolArray, IntArray]:
