@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
-from rematpass.solve.program import Addend, Kind, Program
+from rematpass.solve.program import STRAIGHT, Addend, Kind, Program
 
 INPUT, SYMBOL, VIEW, PART = Kind.INPUT, Kind.SYMBOL, Kind.VIEW, Kind.PART
 POINTWISE, REDUCTION, EXTERN = Kind.POINTWISE, Kind.REDUCTION, Kind.EXTERN
@@ -63,7 +63,8 @@ class Builder:
             backward_outputs=tuple(backward_outputs),
             static_bytes=self.static_bytes,
             is_fusing=is_fusing,
-            access=tuple(row.get("access", 0) for row in rows),
+            access=tuple(tuple(rows[u].get("access", 0) for u in row["inputs"]) for row in rows),
+            ways=(STRAIGHT, *(((v,), 1) for v in range(1, 2 * len(rows)))),
             operations=tuple(row.get("operations", 1) for row in rows),
             constants=tuple(row.get("constants", ()) for row in rows),
             addend=tuple(row.get("addend", Addend.BY_OP) for row in rows),

@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from itertools import pairwise
 
 from ..errors import SplitError
-from ..solve.program import Addend, Kind, Program, Schedule
+from ..solve.program import STRAIGHT, Addend, Kind, Program, Schedule, Way
 
 _FROM_MEMORY = (Kind.EXTERN, Kind.PART)
 # What Inductor stores though it could be fused: it has several readers and reads more than this (2.13).
@@ -20,8 +20,8 @@ _MOST_READS_SHARED = 4
 # The longest function that Inductor leaves unstored where it reads one tensor for one reader (2.13).
 _LONGEST = 100
 
-# A storage, or an input of the graph, and the views through which it is read, the innermost first (`Program.access`).
-Load = tuple[int, tuple[int, ...]]
+# A storage, or an input of the graph, and how it is addressed.
+Load = tuple[int, Way]
 
 
 def check_timeline(
@@ -124,21 +124,22 @@ class _Half:
             self.place[v] = self.place.get(inputs[0]) if inputs else None
             self._made_by.append(None)
         else:
-            reads = {(s, self._way(u)) for u in inputs if (s := self.place.get(u)) is not None}
+            operands = [*zip(inputs, self._ways(v), strict=True)]
+            reads = {(s, way) for u, way in operands if (s := self.place.get(u)) is not None}
             new = len(self._storages)
             for s, _ in reads:
                 self._storages[s].readers.append(new)
             storage = _Storage(v, len(self._ops), self._program.size_bytes[v], reads)
-            storage.outside = {(root, self._way(u)) for u in inputs if self._is_input(root := self._program.root[u])}
+            storage.outside = {(root, way) for u, way in operands if self._is_input(root := self._program.root[u])}
             self._storages.append(storage)
             self.place[v] = new
             self._made_by.append(new)
         self._ops.append(v)
 
-    def _way(self, v: int) -> tuple[int, ...]:
-        """How `v` addresses its storage: nothing to say, or one number."""
-        access = self._program.access[v] if self._program.access else 0
-        return (access,) if access else ()
+    def _ways(self, v: int) -> list[Way]:
+        """How `v` addresses what it reads, input by input."""
+        program = self._program
+        return [program.ways[w] for w in program.access[v]] if program.access else [STRAIGHT] * len(program.inputs[v])
 
     def _is_input(self, v: int) -> bool:
         return self._program.kind[v] is Kind.INPUT and not self._program.is_backward[v]
@@ -179,16 +180,18 @@ class _Half:
             apart = [(s, way) for s, way in storage.reads if self._is_apart(s, held)]
             storage.outside.update((self._storages[s].op, way) for s, way in apart)
             fused = [(s, way) for s, way in storage.reads if self._storages[s].is_fused]
-            through = [{(t, (*first, *way)) for t, first in ultimate[s]} for s, way in fused]
+            through = [{(t, _through(first, way)) for t, first in ultimate[s]} for s, way in fused]
             ultimate[i] = (storage.reads - set(fused)).union(*through)
-            storage.outside.update((t, (*first, *way)) for s, way in fused for t, first in self._storages[s].outside)
+            storage.outside.update(
+                (t, _through(first, way)) for s, way in fused for t, first in self._storages[s].outside
+            )
             storage.is_heavy = program.is_heavy[storage.op] or any(self._storages[s].is_heavy for s, _ in fused)
             kinds = [program.kind[self._storages[r].op] for r in storage.readers]
             is_needed = i in held or any(kind in _FROM_MEMORY for kind in kinds)
             is_shared = len(kinds) > 1
             most = _MOST_READS_SHARED if is_shared else program.most_reads
-            inner = ({(t, (*first, *way)) for t, first in self._storages[s].steps} for s, way in fused)
-            storage.steps = {(i, ()), *apart}.union(*inner)
+            inner = ({(t, _through(first, way)) for t, first in self._storages[s].steps} for s, way in fused)
+            storage.steps = {(i, STRAIGHT), *apart}.union(*inner)
             reads = len(ultimate[i]) + len(storage.outside)
             longest = program.most_operations if is_shared or reads > 1 else max(_LONGEST, program.most_operations)
             is_short = reads + self._count_operations(storage.steps) <= longest
@@ -223,7 +226,7 @@ class _Half:
         for i, following in pairwise(kernels):
             drawn, reader = self._storages[i], self._storages[following]
             ways = {way for s, way in sources.get(following, ()) if s == i}
-            is_only_reader = ways == {()} and drawn.needed_until == reader.born
+            is_only_reader = ways == {STRAIGHT} and drawn.needed_until == reader.born
             is_as_long = 4 * reader.size in [width * drawn.size for width in (1, 2, 4, 8)]
             if self._program.is_drawn[drawn.op] and is_only_reader and is_as_long:
                 found.append(drawn)
@@ -245,7 +248,12 @@ class _Half:
         if made not in sources:
             return 0
         new = self._storages[made]
-        askew = {s for s, way in sources[made] if way}
-        straight = (self._storages[s] for s, way in sources[made] if not way and s not in askew)
+        askew = {s for s, way in sources[made] if way != STRAIGHT}
+        straight = (self._storages[s] for s, way in sources[made] if way == STRAIGHT and s not in askew)
         dying = (s for s in straight if not s.is_fused)
         return new.size if any(s.needed_until == new.born and s.size == new.size for s in dying) else 0
+
+
+def _through(first: Way, then: Way) -> Way:
+    """What is addressed in the first way, addressed in another."""
+    return (*first[0], *then[0]), first[1] * then[1]

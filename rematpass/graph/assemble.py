@@ -85,6 +85,7 @@ def build_program(
         is_fusing=is_fusing,
         most_reads=torch_compat.most_reads(facts.device_type),
         access=tuple(v.access for v in values),
+        ways=facts.ways,
         operations=tuple(v.operations for v in values),
         constants=tuple(v.constants for v in values),
         most_operations=torch_compat.most_operations(facts.device_type),

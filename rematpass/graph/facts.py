@@ -15,13 +15,14 @@ from torch import fx
 
 from .. import torch_compat
 from ..declared import DeclaredOp
-from ..solve.program import Addend, Kind
+from ..solve.program import STRAIGHT, Addend, Kind, Way
+from .addressing import Addressing
 from .capture import JointProgram
 from .demands import is_asked_for
 from .flops import count_flops, tensors_in
 from .joins import is_stored_whole, joined_parts
 from .layouts import is_convolution, lays_out_images, relaid_bytes
-from .op_traits import access_of, addend_of, base_name, constants_in, count_operations, is_drawn, is_heavy, kind_of
+from .op_traits import addend_of, base_name, constants_in, count_operations, is_drawn, is_heavy, kind_of
 from .sizes import OpenSize, concrete, open_sizes
 from .workspace import workspace_bytes
 
@@ -34,9 +35,8 @@ class ValueFacts:
     """One value.
 
     `size_bytes` is its whole storage when it owns one, else 0; `view_bytes` what it shows of it; `workspace_bytes` is
-    live beside inputs and result while it is computed; `access` numbers the ways of showing a storage, as in
-    `Program.access`; `addend`, `operations` and `constants` as there; `labels` are the user's names for it
-    (`rematpass.name`).
+    live beside inputs and result while it is computed; `access`, `addend`, `operations` and `constants` are as in
+    `Program`; `labels` are the user's names for it (`rematpass.name`).
     """
 
     name: str
@@ -52,7 +52,7 @@ class ValueFacts:
     workspace_bytes: int
     is_heavy: bool
     is_drawn: bool
-    access: int
+    access: tuple[int, ...]
     addend: Addend
     operations: int
     constants: tuple[int, ...]
@@ -67,12 +67,13 @@ class Facts:
 
     `is_relaid`: images are laid out channels last; `relaid_bytes` are copies of inputs for that, held as long as the
     inputs; `open_sizes` dynamic dimensions that may become larger than what these figures stand for; `static_inputs`
-    the values of parameters and buffers.
+    the values of parameters and buffers; `ways` what `ValueFacts.access` stands for.
     """
 
     values: tuple[ValueFacts, ...]
     static_bytes: int
     device_type: str
+    ways: tuple[Way, ...] = (STRAIGHT,)
     is_relaid: bool = False
     relaid_bytes: int = 0
     open_sizes: tuple[OpenSize, ...] = ()
@@ -99,11 +100,11 @@ def collect_facts(
     forward = [node for node, is_late in zip(joint.nodes, joint.is_backward, strict=True) if not is_late]
     is_relaid = is_fusing and lays_out_images(forward, device_type)
     values: list[ValueFacts] = []
-    ways: list[tuple[str, ...]] = []
-    numbers: dict[tuple[str, ...], int] = {(): 0}
+    addressing = Addressing()
     scalars: dict[str, int] = {}
     for i, node in enumerate(joint.nodes):
-        inputs = tuple(dict.fromkeys(ids[u] for u in node.all_input_nodes))
+        operands = tuple(dict.fromkeys(node.all_input_nodes))
+        inputs = tuple(ids[u] for u in operands)
         kind = kind_of(node)
         if kind is Kind.PART and values[inputs[0]].kind is Kind.VIEW:
             kind = Kind.VIEW  # one of several views (split, unbind): no memory of its own
@@ -114,8 +115,7 @@ def collect_facts(
         root = values[inputs[0]].root if kind is Kind.VIEW and inputs else i
         value = _describe(node, kind, inputs, root, i == root, device_type, declared)
         scratch = _scratch_bytes(node, kind, device_type, is_relaid=is_relaid)
-        ways.append(access_of(node, ways[inputs[0]]) if root != i else ())
-        access = numbers.setdefault(ways[i], len(numbers))
+        access = addressing.note(node, kind, operands)
         constants = tuple(scalars.setdefault(c, len(scalars)) for c in constants_in(node))
         values.append(replace(value, workspace_bytes=scratch, access=access, constants=constants))
     for i, node in enumerate(joint.nodes):
@@ -129,6 +129,7 @@ def collect_facts(
         values=tuple(values),
         static_bytes=_static_bytes(joint, _block_bytes(device_type)),
         device_type=device_type,
+        ways=addressing.ways,
         is_relaid=is_relaid,
         relaid_bytes=sum(_round_up(size, _block_bytes(device_type)) for size in relaid.values()),
         open_sizes=open_sizes(node.meta.get("val") for node in joint.nodes),
@@ -164,7 +165,7 @@ def _describe(
         workspace_bytes=0,
         is_heavy=device_type == "cpu" and is_heavy(node),
         is_drawn=is_drawn(node),
-        access=0,
+        access=(),
         addend=addend_of(node, device_type),
         operations=count_operations(node, joined_parts(node, device_type)),
         constants=(),

@@ -51,8 +51,6 @@ _PLACED = words("select_backward select_scatter slice_backward slice_scatter")
 _STEPS = dict.fromkeys(_PLACED, 2) | {"constant_pad_nd": 5, "slice_backward": 4, "slice_scatter": 4}
 # Numbers among the arguments of these are sizes, axes or exponents that are multiplied out.
 _NO_CONSTANTS = words("arange cat embedding eye gather index iota pow roll repeat _unsafe_index")
-# Views that show the same elements in the same order.
-_REGROUPING = words("alias detach expand lift_fresh reshape squeeze unsqueeze view _unsafe_view view_as_real")
 
 
 @cache
@@ -180,14 +178,6 @@ def _numbers(node: fx.Node) -> tuple[object, ...]:
     if name.startswith(("zeros", "ones", "new_zeros", "new_ones")):
         return (0.0 if "zeros" in name else 1.0,)
     return tuple(a for a in node.args if isinstance(a, (int, float)))
-
-
-def access_of(view: fx.Node, base: tuple[str, ...]) -> tuple[str, ...]:
-    """How a view addresses its storage, given how its base does; views of equal arguments do so equally."""
-    if base_name(view.target) in _REGROUPING:
-        return base
-    own = [str(a) for a in (*view.args[1:], *view.kwargs.items())]
-    return (*base, f"{base_name(view.target)}({', '.join(own)})")
 
 
 def inner_nodes(node: fx.Node) -> Iterator[fx.Node]:

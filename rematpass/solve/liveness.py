@@ -34,8 +34,6 @@ LOADS_APART = 2
 # Forwards that are remembered per program.
 FORWARDS = 16
 
-_PRIME, _MASK = 1_000_003, (1 << 40) - 1
-
 
 @dataclass(frozen=True)
 class Timeline:
@@ -232,7 +230,7 @@ def _find_stored(
         steps = own[op] + (len(read) if is_direct else sum([length.get(u, 1) for u in read]))
         if not is_plain and any(ways[start:stop]):
             pairs = zip(flat[start:stop], ways[start:stop], strict=True)
-            seen = (_seen_through(way, fused.get(u, (u,)), width) for u, way in pairs)
+            seen = (_seen_through(program, way, fused.get(u, (u,)), width) for u, way in pairs)
             read = set(program.outside[op]).union(*seen)
         elif not is_direct:
             read = set().union(*(fused.get(u, (u,)) for u in read))
@@ -271,7 +269,7 @@ def _count_operations(program: Program, trace: Trace, i: int, fused: Container[i
 
     Of what is in `apart` that is the addition of its bias: one step.
     """
-    todo: list[tuple[int, tuple[int, ...]]] = [(i, ())]
+    todo = [(i, 0)]
     seen = set(todo)
     constants: set[int] = set()
     steps = 0
@@ -285,7 +283,7 @@ def _count_operations(program: Program, trace: Trace, i: int, fused: Container[i
         constants.update(program.constants[op] if program.constants else ())
         start, stop = np.searchsorted(trace.readers, [u, u + 1])
         for read, way in zip(trace.reads[start:stop].tolist(), trace.access[start:stop].tolist(), strict=True):
-            found = (read, (*ways, way) if way else ways)
+            found = (read, program.combine(way, ways) if way else ways)
             if read in fused and found not in seen:
                 seen.add(found)
                 todo.append(found)
@@ -323,18 +321,22 @@ def _straight(loads: Sequence[int] | Set[int], width: int) -> Iterable[int]:
     return (u for u in loads if 0 <= u < width and u not in askew)
 
 
-def _seen_through(way: int, loads: Sequence[int] | Set[int], width: int) -> Iterable[int]:
+def _seen_through(
+    program: Program, way: int, loads: Sequence[int] | Set[int], width: int
+) -> Sequence[int] | Set[int] | list[int]:
     """`loads`, each a storage and how it is addressed, addressed once more in `way`.
 
-    A load is storage + `width` * code, or a number below 0 for what is outside; code 0 is element for element. Codes
-    of chains are hashes: two that are equal by chance would count as one load.
+    A load is storage + `width` * place of its way, or -1 - value - count * place for what is outside.
     """
     if not way:
         return loads
-    return (
-        u % width + width * ((u // width * _PRIME + way) & _MASK) if u >= 0 else ~((~u * _PRIME + way) & _MASK)
+    combine, count = program.combine, len(program)
+    return [
+        u % width + width * combine(u // width, way)
+        if u >= 0
+        else -1 - (-1 - u) % count - count * combine((-1 - u) // count, way)
         for u in loads
-    )
+    ]
 
 
 def _find_ends(trace: Trace, is_stored: BoolArray, is_final: BoolArray) -> tuple[IntArray, IntArray]:

@@ -50,6 +50,33 @@ class Addend(IntEnum):
     BY_READERS = 2
 
 
+Way = tuple[tuple[int, ...], int]
+"""How a storage is addressed: what picks or reorders elements, one after the other (each way of doing so a number), and
+how often all of it is repeated (a bias once per row). Elements that follow each other and are equal do not count: with
+the size of the reader they follow from the rest."""
+STRAIGHT: Way = ((), 1)
+
+
+class CombineWays:
+    """Numbers for ways: those of a program first, then what they combine to, as it is met."""
+
+    def __init__(self, ways: tuple[Way, ...]) -> None:
+        self._ways = [*ways]
+        self._place = {way: place for place, way in enumerate(ways)}
+        self._known: dict[tuple[int, int], int] = {}
+
+    def __call__(self, inner: int, outer: int) -> int:
+        """Addressing in way `outer` what addresses its storage in way `inner`."""
+        if (inner, outer) not in self._known:
+            (turns, times), (more_turns, more_times) = self._ways[inner], self._ways[outer]
+            way = ((*turns, *more_turns), times * more_times)
+            place = self._place.setdefault(way, len(self._ways))
+            if place == len(self._ways):
+                self._ways.append(way)
+            self._known[inner, outer] = place
+        return self._known[inner, outer]
+
+
 @dataclass(frozen=True)
 class Program:
     """Forward and backward of one step, ops numbered in their given order, value i made by op i.
@@ -72,8 +99,9 @@ class Program:
         static_bytes: inputs of the forward, live throughout.
         is_fusing: the executor fuses pointwise ops (a compiler), or runs one op at a time.
         most_reads: a fusing executor stores a pointwise result that is made from more tensors.
-        access: per op, in which way it shows its storage, as a number: 0 element for element, else one per way (every
-            second row, transposed). One tensor read in two ways counts as two. Empty: all 0.
+        access: per op and input, how it addresses the storage behind that input, as a place in `ways`. One tensor read
+            in two ways counts as two. Empty: all 0.
+        ways: how a storage is addressed; at 0 stands element for element, `STRAIGHT`.
         operations: per op, steps of its function for one element, reads and constants not counted. Empty: 1 each.
         constants: per op, the scalars in its function, a number for each distinct one. Empty: none.
         most_operations: a fusing executor stores a pointwise result whose function has more steps, reads and constants.
@@ -98,7 +126,8 @@ class Program:
     static_bytes: int
     is_fusing: bool
     most_reads: int = 8
-    access: tuple[int, ...] = ()
+    access: tuple[tuple[int, ...], ...] = ()
+    ways: tuple[Way, ...] = (STRAIGHT,)
     operations: tuple[int, ...] = ()
     constants: tuple[tuple[int, ...], ...] = ()
     most_operations: int = 50
@@ -129,7 +158,7 @@ class Program:
         """Per op, all that is not structure: ops with equal figures and equal neighbours are interchangeable."""
         of_roots = [self.size_bytes[r] for r in self.root]
         # Steps of a loop that take different slices of one sequence are equal.
-        is_askew = [bool(access) for access in self.access] or [False] * len(self)
+        is_askew = [tuple(map(bool, access)) for access in self.access] or [()] * len(self)
         columns = (
             self.kind,
             self.size_bytes,
@@ -154,11 +183,17 @@ class Program:
     def outside(self) -> tuple[tuple[int, ...], ...]:
         """Per op, the inputs of the forward it reads, also through views, one number below 0 per input and access."""
         is_outside = [k is Kind.INPUT and not b for k, b in zip(self.kind, self.is_backward, strict=True)]
-        access, count = self.access or (0,) * len(self), len(self)
+        root, count = self.root, len(self)
+        access = self.access or [(0,) * len(reads) for reads in self.inputs]
         return tuple(
-            tuple(dict.fromkeys(-1 - self.root[u] - count * access[u] for u in reads if is_outside[self.root[u]]))
-            for reads in self.inputs
+            tuple(dict.fromkeys(-1 - root[u] - count * w for u, w in zip(*row, strict=True) if is_outside[root[u]]))
+            for row in zip(self.inputs, access, strict=True)
         )
+
+    @cached_property
+    def combine(self) -> CombineWays:
+        """What addressing something in one way is that itself addresses a storage in another."""
+        return CombineWays(self.ways)
 
     @cached_property
     def needs(self) -> tuple[tuple[int, ...], ...]:
@@ -181,9 +216,9 @@ class Program:
 class Tables:
     """A `Program` as arrays, for the rooms that walk through many schedules.
 
-    `input_list[input_start[v]:input_start[v + 1]]` are the inputs of op v. `is_paid`: neither INPUT nor SYMBOL.
-    `length`: operations and constants of an op. `is_extern`: reads from memory only (EXTERN, and PART, which names
-    memory).
+    `input_list[input_start[v]:input_start[v + 1]]` are the inputs of op v, `access` is parallel to them. `is_paid`:
+    neither INPUT nor SYMBOL. `length`: operations and constants of an op. `is_extern`: reads from memory only (EXTERN,
+    and PART, which names memory).
     """
 
     kind: NDArray[np.int64]
@@ -193,10 +228,10 @@ class Tables:
     workspace_bytes: NDArray[np.int64]
     input_start: NDArray[np.int64]
     input_list: NDArray[np.int64]
+    access: NDArray[np.int64]
     is_backward: NDArray[np.bool_]
     in_forward: NDArray[np.bool_]
     is_heavy: NDArray[np.bool_]
-    access: NDArray[np.int64]
     length: NDArray[np.int64]
     addend: NDArray[np.int64]
     is_view: NDArray[np.bool_]
@@ -218,10 +253,10 @@ class Tables:
             workspace_bytes=np.array(program.workspace_bytes, dtype=np.int64),
             input_start=np.concatenate([[0], np.cumsum(counts, dtype=np.int64)]),
             input_list=np.array([u for reads in program.inputs for u in reads], dtype=np.int64),
+            access=np.array([w for ways in program.access for w in ways] or [0] * sum(counts), dtype=np.int64),
             is_backward=is_backward,
             in_forward=np.array(program.in_forward, dtype=bool),
             is_heavy=np.array(program.is_heavy, dtype=bool),
-            access=np.array(program.access or (0,) * len(kind), dtype=np.int64),
             length=np.array(_lengths(program), dtype=np.int64),
             addend=np.array(program.addend or (Addend.BY_OP,) * len(kind), dtype=np.int64),
             is_view=kind == Kind.VIEW,

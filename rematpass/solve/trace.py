@@ -59,23 +59,23 @@ def trace_sequence(program: Program, sequence: Sequence[int] | IntArray, held: S
     ops = np.concatenate([np.asarray(held, dtype=np.int64), wanted[tables.is_paid[wanted]]])
     count, given = len(ops), len(held)
     keys = _keys_of(ops)
-    reader, value, starts = _operands(program, ops, given)
+    reader, value, starts, ways = _operands(program, ops, given)
     source = np.full(len(reader), -1)
     found, instances = _instances_before(keys, value, reader, count)
     source[found] = instances
     root = _roots(program, ops, given, source, starts)
     is_read = (source >= 0) & ~tables.is_view[ops[reader]]
     storage = root[source[is_read]]
-    reader, access = reader[is_read][storage >= 0], tables.access[value[is_read]][storage >= 0]
-    ways = int(access.max(initial=0)) + 1
-    pairs, access = np.divmod(np.unique((reader * (count + 1) + storage[storage >= 0]) * ways + access), ways)
+    reader, access = reader[is_read][storage >= 0], ways[is_read][storage >= 0]
+    most = int(access.max(initial=0)) + 1
+    pairs, access = np.divmod(np.unique((reader * (count + 1) + storage[storage >= 0]) * most + access), most)
     return Trace(ops, given, root, pairs // (count + 1), pairs % (count + 1), access, keys)
 
 
 def link_executions(program: Program, ops: IntArray) -> tuple[IntArray, IntArray, IntArray]:
     """(reader, execution it reads) of every read of an earlier one, by reader, views included; keys as in `Trace`."""
     keys = _keys_of(ops)
-    reader, value, _ = _operands(program, ops, 0)
+    reader, value, *_ = _operands(program, ops, 0)
     found, source = _instances_before(keys, value, reader, len(ops))
     return reader[found], source, keys
 
@@ -89,22 +89,22 @@ def kept_values(program: Program, backward: Sequence[int], outputs: Iterable[int
     ops = np.asarray(backward, dtype=np.int64)
     first = np.full(len(program), len(ops))
     np.minimum.at(first, ops, np.arange(len(ops)))
-    reader, value, _ = _operands(program, ops, 0)
+    reader, value, *_ = _operands(program, ops, 0)
     early = value[(first[value] >= reader) & ~tables.is_tangent[value]]
     final = program.backward_outputs if outputs is None else outputs
     late = [v for v in final if first[v] == len(ops) and not program.is_backward[v]]
     return tuple(dict.fromkeys([*early.tolist(), *late]))
 
 
-def _operands(program: Program, ops: IntArray, given: int) -> tuple[IntArray, IntArray, IntArray]:
-    """(reader instance, value read) of every read of the executed instances; where each instance's reads start."""
+def _operands(program: Program, ops: IntArray, given: int) -> tuple[IntArray, IntArray, IntArray, IntArray]:
+    """(reader instance, value read) of every read of the executed instances; where each instance's reads start; how."""
     tables = program.tables
     counts = tables.input_start[ops + 1] - tables.input_start[ops]
     counts[:given] = 0
     starts = np.concatenate([[0], np.cumsum(counts)])
     reader = np.repeat(np.arange(len(ops)), counts)
     place = np.arange(len(reader)) - starts[reader] + tables.input_start[ops[reader]]
-    return reader, tables.input_list[place], starts
+    return reader, tables.input_list[place], starts, tables.access[place]
 
 
 def _keys_of(ops: IntArray) -> IntArray:

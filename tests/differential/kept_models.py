@@ -83,3 +83,29 @@ class Sampled(nn.Module):
         shifted = functional.affine_grid(torch.eye(2, 3).expand(len(x), 2, 3), list(h.shape), align_corners=False)
         grid = shifted + 0.1 * torch.tanh(self.flow(h)).permute(0, 2, 3, 1)
         return self.last(functional.grid_sample(h, grid, align_corners=False)).square().mean()
+
+
+class Enlarged(nn.Module):
+    """Each element is read through one list of places twice, for its row and for its column."""
+
+    def __init__(self):
+        super().__init__()
+        self.first, self.last = nn.Conv2d(3, 16, 3, padding=1), nn.Conv2d(16, 3, 3, padding=1)
+        self.inner, self.outer = nn.GroupNorm(4, 16), nn.GroupNorm(4, 16)
+
+    def forward(self, x):
+        h = functional.silu(self.inner(self.first(x)))
+        return self.last(functional.silu(self.outer(functional.interpolate(h, scale_factor=2)))).square().mean()
+
+
+class Rolled(nn.Module):
+    """Windows that are shifted: what is read elsewhere than it is written cannot be written over."""
+
+    def __init__(self):
+        super().__init__()
+        self.layers = nn.ModuleList(nn.Linear(64, 64) for _ in range(4))
+
+    def forward(self, x):
+        for layer in self.layers:
+            x = torch.tanh(torch.roll(layer(x), 32, 1)) + 1
+        return x.square().mean()

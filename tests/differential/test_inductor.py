@@ -15,7 +15,7 @@ from torch.nn import functional
 import rematpass
 from rematpass.check.measure import storage_bytes
 from rematpass.torch_compat import compile_uncached, fusion
-from tests.differential.kept_models import GraphConvolution, Patches, Pieces, Sampled, SharedBias
+from tests.differential.kept_models import Enlarged, GraphConvolution, Patches, Pieces, Rolled, Sampled, SharedBias
 from tests.strategies import torch_programs
 
 # Kernels without vector instructions compile twice as fast and allocate the same.
@@ -204,6 +204,8 @@ KEPT_BY_US = [
     pytest.param(GraphConvolution, (512, 64), "fastest", id="neighbours_in_one_kernel"),
     pytest.param(SharedBias, (4, 96, 32), "smallest", id="sums_over_a_few"),
     pytest.param(Sampled, (4, 3, 64, 64), "smallest", id="a_gradient_of_another_layout"),
+    pytest.param(Enlarged, (4, 3, 32, 32), "smallest", id="one_list_of_places_for_rows_and_columns"),
+    pytest.param(Rolled, (16, 64, 64), "smallest", id="read_elsewhere_than_written"),
     pytest.param(Patches, (8, 3, 96, 96), "fastest", id="a_copy_of_the_batch"),
 ]
 

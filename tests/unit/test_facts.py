@@ -5,7 +5,7 @@ import torch
 from torch import nn
 
 from rematpass.graph.facts import collect_facts, storage_bytes
-from rematpass.solve.program import Kind
+from rematpass.solve.program import STRAIGHT, Kind
 from tests.tracing import dynamo_joint_of, joint_of
 
 
@@ -76,11 +76,35 @@ def test_views_are_told_apart_by_the_elements_they_show():
         return sum(v.sin().sum() for v in (even, odd, grouped, turned, flat, y.sigmoid()[::2], y.view(24)))
 
     facts, _ = facts_of(function, matrix(4, 6))
-    ids = [v.inputs[0] for v in facts.values if v.op == "sin"]
-    even, odd, grouped, turned, flat, other, same = (facts.values[i].access for i in ids)
+    even, odd, grouped, turned, flat, other, same = (facts.ways[v.access[0]] for v in facts.values if v.op == "sin")
     assert even == flat == other
-    assert same == 0
-    assert len({0, even, odd, grouped, turned}) == 5
+    assert same == STRAIGHT
+    assert len({STRAIGHT, even, odd, grouped, turned}) == 5
+
+
+def test_rows_and_columns_of_a_table_are_two_loads_of_one_vector():
+    facts, by_name = facts_of(lambda x: (x.exp().unsqueeze(1) * x.exp()).sin().sum(), matrix(6))
+    down, along = (facts.ways[w] for w in by_name["mul"].access)
+    assert down == STRAIGHT  # each element again and again, on the spot
+    assert along == ((), 6)
+
+
+@pytest.mark.parametrize(
+    ("move", "is_straight"),
+    [
+        (lambda x, i: x.flip(0), False),
+        (lambda x, i: x.roll(1, 0), False),
+        (lambda x, i: x[i], False),
+        (lambda x, i: x.gather(0, i.unsqueeze(1).expand(4, 6)), False),
+        (lambda x, i: x.tril(), True),
+        (lambda x, i: torch.where(x > 0, x, 0.1), True),
+    ],
+)
+def test_what_moves_elements_does_not_read_them_where_it_writes(move, is_straight):
+    facts, _ = facts_of(lambda x, i: move(x * 2, i).sin().sum(), matrix(4, 6), torch.tensor([1, 0, 3, 2]))
+    (moved,) = (i for i, v in enumerate(facts.values) if v.name == "mul")
+    ways = {facts.ways[way] for v in facts.values for u, way in zip(v.inputs, v.access, strict=True) if u == moved}
+    assert (ways == {STRAIGHT}) == is_straight
 
 
 def test_static_bytes_are_the_inputs_of_the_forward():

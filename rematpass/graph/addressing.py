@@ -1,0 +1,107 @@
+"""How a generated kernel addresses what it reads: two loads of one storage are one only where they do so alike.
+
+In: the nodes of a joint graph, in order. Out: per input of a node a number, and what the numbers stand for
+(`solve.program.Way`). Never counts bytes.
+
+Inductor (2.11 to 2.15) counts loads by their index expressions (`Pointwise.inner_fn_opcount`, `ReadWrites.reads`), and
+writes over what it read only where both are indexed alike (`SchedulerNode.can_inplace`).
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+
+import torch
+from torch import fx
+
+from ..solve.program import STRAIGHT, Kind, Way
+from .op_traits import base_name, tensor_at
+from .sizes import concrete
+from .words import words
+
+# Views that show the same elements in the same order.
+_REGROUPING = words("alias detach expand lift_fresh reshape squeeze unsqueeze view _unsafe_view view_as_real")
+# What reads its first operand in another order than it writes.
+_MOVING = words(
+    "embedding flip gather index index_select pixel_shuffle reflection_pad2d repeat replication_pad2d roll",
+    "select_backward slice_backward upsample_nearest2d _unsafe_index _unsafe_masked_index",
+)
+# What puts its second operand into a part of the first.
+_PLACING = words("select_scatter slice_scatter")
+
+
+class Addressing:
+    """Numbers for ways of reading, node by node."""
+
+    def __init__(self) -> None:
+        self._turns: dict[fx.Node, tuple[int, ...]] = {}
+        self._names: dict[str, int] = {}
+        self._places: dict[Way, int] = {STRAIGHT: 0}
+
+    @property
+    def ways(self) -> tuple[Way, ...]:
+        """What the numbers given so far stand for, in order."""
+        return tuple(self._places)
+
+    def note(self, node: fx.Node, kind: Kind, operands: Sequence[fx.Node]) -> tuple[int, ...]:
+        """How `node` addresses each of its operands, all of which were noted before."""
+        self._turns[node] = self._shown(node, operands[0]) if kind is Kind.VIEW and operands else ()
+        if kind is not Kind.POINTWISE:  # who reads from memory, or writes nothing, is not asked
+            return (0,) * len(operands)
+        return tuple(self._places.setdefault(self._read(node, u), len(self._places)) for u in operands)
+
+    def _shown(self, view: fx.Node, base: fx.Node) -> tuple[int, ...]:
+        """What a view picks of its storage, and in which order; views of equal arguments do so equally."""
+        if base_name(view.target) in _REGROUPING:
+            return self._turns[base]
+        own = ", ".join(str(a) for a in (*view.args[1:], *view.kwargs.items()))
+        return (*self._turns[base], self._number(f"{base_name(view.target)}({own})"))
+
+    def _read(self, node: fx.Node, operand: fx.Node) -> Way:
+        name, turns = base_name(node.target), self._turns[operand]
+        moved = node.args[:1] if name in _MOVING else node.args[1:2] if name in _PLACING else ()
+        times = None if operand in moved else _times_repeated(operand, node, _dimensions_behind(node, operand))
+        return ((*turns, self._number(node.name)), 1) if times is None else (turns, times)
+
+    def _number(self, name: str) -> int:
+        return self._names.setdefault(name, len(self._names))
+
+
+def _times_repeated(operand: fx.Node, reader: fx.Node, behind: int) -> int | None:
+    """How often the reader goes through all of its operand; None where it does not follow its elements.
+
+    Elements repeated on the spot, as a mean is in its row, do not count: a mean read once per row and again once per
+    element of the row is one load.
+    """
+    read, written = operand.meta.get("val"), reader.meta.get("val")
+    if not isinstance(read, torch.Tensor) or not isinstance(written, torch.Tensor):
+        return 1
+    into = [concrete(size) for size in written.shape]
+    shape = [concrete(size) for size in read.shape] + [1] * behind
+    shape = [1] * (len(into) - len(shape)) + shape
+    if len(shape) != len(into) or any(a not in (1, b) for a, b in zip(shape, into, strict=True)):
+        return None
+    inner = 1
+    for a, b in zip(reversed(shape), reversed(into), strict=True):
+        if a > 1:
+            return math.prod(into) // (math.prod(shape) * inner)
+        inner *= b
+    return 1
+
+
+def _dimensions_behind(node: fx.Node, operand: fx.Node) -> int:
+    """Dimensions of what is written that lie behind those of an index."""
+    name, values = base_name(node.target), tensor_at(node, 0)
+    if values is None or operand is node.args[0]:
+        return 0
+    if name == "embedding":
+        return values.ndim - 1
+    if name == "index_select":
+        return values.ndim - 1 - int(str(node.args[1])) % values.ndim
+    if name not in ("index", "_unsafe_index", "_unsafe_masked_index"):
+        return 0
+    lists = [argument for argument in node.args if isinstance(argument, (list, tuple))]
+    used = [i for i, index in enumerate(lists[0]) if index is not None]
+    is_together = used[-1] - used[0] < len(used)
+    return values.ndim - 1 - used[-1] if is_together else values.ndim - len(used)
