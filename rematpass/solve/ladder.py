@@ -27,8 +27,8 @@ RUNGS = 8
 # Further rungs between the last two, where the curve is steep: shares of the way up. Without them a ResNet takes 13.2 %
 # of its step instead of 8.5 at a tenth of the way, and 16.3 instead of 11.0 at a twentieth; a mixture of experts 21.5
 # instead of 22.5 at a tenth; two transformers the same. Above them the listed plan is no start: with it, plans of five
-# of six models at 50, 20 and 5 % of the way are as fast, those of a U-Net take 5.0 % instead of 3.6 at 20 % and 17
-# instead of 6.6 at 5 %, and finding them takes a third longer (2026-11).
+# of six models at 50, 20 and 5 % of the way are as fast, those of a U-Net take 5.0 % instead of 3.8 at 20 %, and
+# finding them takes a third longer (2026-11).
 LOW_RUNGS = (1 / 16, 1 / 32)
 # Rounds to get a plan down to a rung, and rounds to make it faster there. 3 of the latter cost 0.1 % of the step on
 # average, 12 gain 0.2 % for a third more time (2026-11).
@@ -58,6 +58,7 @@ class Ladder:
         enough_ns: extra time at a peak at which a plan is good enough, given the listed one.
         evaluate: simulates a plan; None when no work is left.
         spend: counts ops that were walked through; whether there is work left.
+        coarse_ns: where two rungs are further apart in time, one more between them is tried.
     """
 
     def __init__(
@@ -69,25 +70,40 @@ class Ladder:
         enough_ns: Callable[[int, FrontierPoint], float],
         evaluate: Evaluate,
         spend: Spend,
+        coarse_ns: float,
     ) -> None:
         self._program = program
         self._plan_at = plan_at
         self._enough_ns = enough_ns
         self._evaluate = evaluate
         self._spend = spend
+        self._coarse_ns = coarse_ns
         top, bottom = fastest.peak_bytes, lowest[0].peak_bytes
         self._targets = [top - (top - bottom) * i // RUNGS for i in range(RUNGS)]
         self._steep_bytes = self._targets[-1]
         self._targets += [bottom + int((top - bottom) * share) for share in LOW_RUNGS]
         self._targets += [point.peak_bytes for point in lowest]
         self._rungs = {0: fastest}
+        self._between: dict[tuple[int, int], FrontierPoint | None] = {}
 
     def around(self, budget_bytes: int) -> Box:
         """The slowest plan that does not fit and the fastest that does; `budget_bytes` lies between the ends."""
         place = next(i for i, target in enumerate(self._targets) if target <= budget_bytes)
         while self.rung(place - 1).peak_bytes <= budget_bytes:
             place -= 1
-        return Box(self.rung(place - 1), self.rung(place))
+        return self._halve(Box(self.rung(place - 1), self.rung(place)), budget_bytes)
+
+    def _halve(self, box: Box, budget_bytes: int) -> Box:
+        """Neighbours nearer to each other, where two are far apart in time."""
+        if box.small.extra_ns - box.fast.extra_ns <= self._coarse_ns:
+            return box
+        ends = box.fast.peak_bytes, box.small.peak_bytes
+        if ends not in self._between:
+            self._between[ends] = self._improve(sum(ends) // 2, box.fast, box.small)
+        point = self._between[ends]
+        if point is None or not box.holds(point):
+            return box
+        return Box(box.fast, point) if point.peak_bytes <= budget_bytes else Box(point, box.small)
 
     def rung(self, place: int) -> FrontierPoint:
         """The plan of a rung: its peak is at most the rung's target, and falls from rung to rung."""
