@@ -33,7 +33,7 @@ from bench.peaks import Row, format_row, make_case, rows_of, summarise
 from bench.pretend_gpu import pretend_gpu
 from bench.runnable import CASES, build
 from rematpass import torch_compat
-from rematpass.emit.layouts import store_as_convolutions_read
+from rematpass.emit.layouts import note_layouts
 from rematpass.graph.capture import JointProgram
 from rematpass.graph.facts import CUDA_BLOCK_BYTES
 from rematpass.graph.layouts import find_images
@@ -202,7 +202,7 @@ def count_peak(planned: Planned) -> int:
     compile_half = torch_compat.inner_compiler(
         lambda late: room_beside_inputs(planned.plan, is_backward=late),
         find_images=find_images,
-        store_images=store_as_convolutions_read,
+        store_images=note_layouts,
     )
     given = {node.name: node.meta["val"] for node in forward.graph.find_nodes(op="placeholder")}
     memory = Memory([tensor for tensor in given.values() if isinstance(tensor, Tensor)])

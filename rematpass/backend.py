@@ -23,7 +23,7 @@ from torch import fx
 from . import torch_compat
 from .device import make_settings
 from .emit.copies import copy_overwritten
-from .emit.layouts import store_as_convolutions_read
+from .emit.layouts import note_layouts
 from .errors import RematError
 from .graph.capture import JointProgram, capture_joint, find_overwritten
 from .graph.facts import module_path
@@ -279,7 +279,7 @@ def _compile_noted(
         return room_beside_inputs(noted[-1], is_backward=is_backward) if noted else None
 
     compile_both = functools.partial(
-        torch_compat.compile_fx, gm, inputs, patches, room_bytes, find_images, store_as_convolutions_read
+        torch_compat.compile_fx, gm, inputs, patches, room_bytes, find_images, note_layouts
     )
     token = _NOTED.set(noted)
     try:

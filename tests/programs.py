@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
-from rematpass.solve.program import STRAIGHT, Addend, Kind, Program
+from rematpass.solve.program import STRAIGHT, Addend, Kind, Program, Way
 
 INPUT, SYMBOL, VIEW, PART = Kind.INPUT, Kind.SYMBOL, Kind.VIEW, Kind.PART
 POINTWISE, REDUCTION, EXTERN = Kind.POINTWISE, Kind.REDUCTION, Kind.EXTERN
@@ -45,6 +45,7 @@ class Builder:
         for v, row in enumerate(rows):  # an op of the forward makes all its parts there
             if row["kind"] is PART and row["inputs"][0] in in_forward:
                 in_forward.add(v)
+        places = {STRAIGHT: 0}
         return Program(
             kind=tuple(row["kind"] for row in rows),
             inputs=tuple(row["inputs"] for row in rows),
@@ -59,16 +60,22 @@ class Builder:
             is_fixed=tuple(row.get("is_fixed", False) for row in rows),
             is_heavy=tuple(row.get("is_heavy", False) for row in rows),
             is_drawn=tuple(row.get("is_drawn", False) for row in rows),
+            is_scattered=tuple(row.get("is_scattered", False) for row in rows),
             forward_outputs=tuple(forward_outputs),
             backward_outputs=tuple(backward_outputs),
             static_bytes=self.static_bytes,
             is_fusing=is_fusing,
-            access=tuple(tuple(rows[u].get("access", 0) for u in row["inputs"]) for row in rows),
-            ways=(STRAIGHT, *(((v,), 1) for v in range(1, 2 * len(rows)))),
+            access=tuple(tuple(places.setdefault(way, len(places)) for way in row) for row in self._ways()),
+            ways=tuple(places),
             operations=tuple(row.get("operations", 1) for row in rows),
             constants=tuple(row.get("constants", ()) for row in rows),
             addend=tuple(row.get("addend", Addend.BY_OP) for row in rows),
         )
+
+    def _ways(self) -> list[list[Way]]:
+        """How each op addresses its inputs: as they show their storage, and all of them `times` over."""
+        turns = [(row["access"],) if row.get("access") else () for row in self.rows]
+        return [[(turns[u], row.get("times", 1)) for u in row["inputs"]] for row in self.rows]
 
     def _ancestors(self, values: list[int]) -> set[int]:
         found: set[int] = set()

@@ -243,6 +243,9 @@ class _Half:
             moments = [r.needed_until if r.is_fused else r.born for r in readers]
             storage.needed_until = end if i in held else max(moments, default=-1)
 
+    def _is_scattered(self, storage: _Storage) -> bool:
+        return bool(self._program.is_scattered) and storage.born >= 0 and self._program.is_scattered[storage.op]
+
     def _taken_over(self, made: int | None, sources: dict[int, set[Load]]) -> int:
         """Bytes of a dying input whose place a pointwise result takes."""
         if made not in sources:
@@ -250,7 +253,7 @@ class _Half:
         new = self._storages[made]
         askew = {s for s, way in sources[made] if way != STRAIGHT}
         straight = (self._storages[s] for s, way in sources[made] if way == STRAIGHT and s not in askew)
-        dying = (s for s in straight if not s.is_fused)
+        dying = (s for s in straight if not s.is_fused and not self._is_scattered(s))
         return new.size if any(s.needed_until == new.born and s.size == new.size for s in dying) else 0
 
 

@@ -1,32 +1,69 @@
-"""How Inductor is to lay out images that the plan stores.
+"""How Inductor is to lay out what the plan stores where images are channels last.
 
-In: a half as Inductor lowers it, its tensors' strides known, images channels last. Out: the same half, other strides
-noted. Never changes what is computed.
+In: a half as Inductor lowers it, its tensors' strides known. Out: the same half, other strides noted. Never changes
+what is computed.
+
+Inductor (2.11 to 2.15) lays out images channels last, but what is stored lies as the strides say that were traced
+without that. A layer whose channels are last in the shape was stored in the order of its images' channels, which its
+kernel does not read in: it could not take over their place, and the layers after it read it turned.
 """
 
 from __future__ import annotations
 
+import operator
 from collections.abc import Sequence
-from typing import cast
+from typing import Any, cast
 
 import torch
-from torch import fx
+from torch import Tensor, fx
 
 from .. import torch_compat
 from ..graph.layouts import is_convolution, is_of_images
 from ..graph.op_traits import base_name
+from ..torch_compat import OpOverload
+
+Changed = dict[fx.Node, Any]
 
 
-def store_as_convolutions_read(graph: fx.Graph) -> None:
-    """Note that what is to be stored for a convolution of images lies channels last.
+def note_layouts(graph: fx.Graph) -> None:
+    """Note strides that follow from images which lie channels last, and from what is stored for convolutions as such.
 
-    Inductor stores what is marked with the strides that it has in the graph. A gradient that comes out of an operator
-    without channels last, such as that of `grid_sample`, was then copied for the convolution's gradient: a small
-    network took 18 % more than planned (2026-11, torch 2.13).
+    A gradient that comes out of an operator without channels last, such as that of `grid_sample`, was copied for the
+    convolution's gradient: a small network took 18 % more than planned (2026-11, torch 2.13).
     """
+    changed: Changed = {}
     for node in graph.nodes:
+        value = _laid_out(node, changed)
         if node.meta.get(torch_compat.STORE_HERE) and any(node in _images_read(user) for user in node.users):
-            node.meta["val"] = node.meta["val"].contiguous(memory_format=torch.channels_last)
+            value = value.contiguous(memory_format=torch.channels_last)
+        if value is not node.meta.get("val"):
+            changed[node] = value
+    for node, value in changed.items():
+        node.meta["val"] = value
+
+
+def _laid_out(node: fx.Node, changed: Changed) -> Any:
+    """The result of a node with strides as its inputs have them now."""
+    own, images = node.meta.get("val"), _images_read(node)
+    if not images and changed.keys().isdisjoint(node.all_input_nodes):
+        return own
+    if node.target is operator.getitem:
+        return changed[cast("fx.Node", node.args[0])][node.args[1]]
+    if not isinstance(node.target, OpOverload) or node.target._schema.is_mutable or not _is_static(node):
+        return own
+
+    def value_of(source: fx.Node) -> Any:
+        value = changed.get(source, source.meta["val"])
+        return value.contiguous(memory_format=torch.channels_last) if source in images else value
+
+    return node.target(*fx.map_arg(node.args, value_of), **fx.map_arg(node.kwargs, value_of))
+
+
+def _is_static(node: fx.Node) -> bool:
+    """Whether no size around a node is symbolic: with one, looking at strides could fix it for good."""
+    values = (n.meta.get("val") for n in (node, *node.all_input_nodes))
+    tensors = (value for value in values if isinstance(value, Tensor))
+    return all(isinstance(size, int) for t in tensors for size in (*t.shape, *t.stride()))
 
 
 def _images_read(node: fx.Node) -> Sequence[fx.Node]:

@@ -9,8 +9,10 @@ writes over what it read only where both are indexed alike (`SchedulerNode.can_i
 
 from __future__ import annotations
 
+import itertools
 import math
-from collections.abc import Sequence
+import operator
+from collections.abc import Collection, Sequence
 
 import torch
 from torch import fx
@@ -32,9 +34,14 @@ _PLACING = words("select_scatter slice_scatter")
 
 
 class Addressing:
-    """Numbers for ways of reading, node by node."""
+    """Numbers for ways of reading, node by node.
 
-    def __init__(self) -> None:
+    Args:
+        images: nodes whose results are laid out channels last.
+    """
+
+    def __init__(self, images: Collection[fx.Node] = ()) -> None:
+        self._images = images
         self._turns: dict[fx.Node, tuple[int, ...]] = {}
         self._names: dict[str, int] = {}
         self._places: dict[Way, int] = {STRAIGHT: 0}
@@ -53,7 +60,7 @@ class Addressing:
 
     def _shown(self, view: fx.Node, base: fx.Node) -> tuple[int, ...]:
         """What a view picks of its storage, and in which order; views of equal arguments do so equally."""
-        if base_name(view.target) in _REGROUPING:
+        if base_name(view.target) in _REGROUPING and (base not in self._images or _leaves_channels(base, view)):
             return self._turns[base]
         own = ", ".join(str(a) for a in (*view.args[1:], *view.kwargs.items()))
         return (*self._turns[base], self._number(f"{base_name(view.target)}({own})"))
@@ -68,17 +75,27 @@ class Addressing:
         return self._names.setdefault(name, len(self._names))
 
 
+def _leaves_channels(image: fx.Node, view: fx.Node) -> bool:
+    """Whether what is next to each other in an image is so in a view: its batch stays, channels are at most split."""
+    shape, into = _shape(image), _shape(view)
+    if [size for size in shape if size > 1] == [size for size in into if size > 1]:
+        return True
+    split = itertools.accumulate(into[1:], operator.mul)
+    return into[:1] == shape[:1] and (shape[1] == 1 or shape[1] in split)
+
+
+def _shape(node: fx.Node) -> list[int]:
+    tensor = node.meta.get("val")
+    return [concrete(size) for size in tensor.shape] if isinstance(tensor, torch.Tensor) else []
+
+
 def _times_repeated(operand: fx.Node, reader: fx.Node, behind: int) -> int | None:
     """How often the reader goes through all of its operand; None where it does not follow its elements.
 
     Elements repeated on the spot, as a mean is in its row, do not count: a mean read once per row and again once per
     element of the row is one load.
     """
-    read, written = operand.meta.get("val"), reader.meta.get("val")
-    if not isinstance(read, torch.Tensor) or not isinstance(written, torch.Tensor):
-        return 1
-    into = [concrete(size) for size in written.shape]
-    shape = [concrete(size) for size in read.shape] + [1] * behind
+    into, shape = _shape(reader), [*_shape(operand), *[1] * behind]
     shape = [1] * (len(into) - len(shape)) + shape
     if len(shape) != len(into) or any(a not in (1, b) for a, b in zip(shape, into, strict=True)):
         return None

@@ -21,8 +21,8 @@ from .capture import JointProgram
 from .demands import is_asked_for
 from .flops import count_flops, tensors_in
 from .joins import is_stored_whole, joined_parts
-from .layouts import is_convolution, lays_out_images, relaid_bytes
-from .op_traits import addend_of, base_name, constants_in, count_operations, is_drawn, is_heavy, kind_of
+from .layouts import find_images, is_convolution, lays_out_images, relaid_bytes
+from .op_traits import addend_of, base_name, constants_in, count_operations, is_drawn, is_heavy, is_scattered, kind_of
 from .sizes import OpenSize, concrete, open_sizes
 from .workspace import workspace_bytes
 
@@ -52,6 +52,7 @@ class ValueFacts:
     workspace_bytes: int
     is_heavy: bool
     is_drawn: bool
+    is_scattered: bool
     access: tuple[int, ...]
     addend: Addend
     operations: int
@@ -100,7 +101,7 @@ def collect_facts(
     forward = [node for node, is_late in zip(joint.nodes, joint.is_backward, strict=True) if not is_late]
     is_relaid = is_fusing and lays_out_images(forward, device_type)
     values: list[ValueFacts] = []
-    addressing = Addressing()
+    addressing = Addressing(find_images(joint.nodes) if is_relaid else ())
     scalars: dict[str, int] = {}
     for i, node in enumerate(joint.nodes):
         operands = tuple(dict.fromkeys(node.all_input_nodes))
@@ -165,6 +166,7 @@ def _describe(
         workspace_bytes=0,
         is_heavy=device_type == "cpu" and is_heavy(node),
         is_drawn=is_drawn(node),
+        is_scattered=is_scattered(node),
         access=(),
         addend=addend_of(node, device_type),
         operations=count_operations(node, joined_parts(node, device_type)),

@@ -55,6 +55,8 @@ def lays_out_images(forward: Sequence[fx.Node], device_type: str) -> bool:
 def find_images(forward: Sequence[fx.Node]) -> frozenset[fx.Node]:
     """What convolutions read and return as images, and what lies like these: computed from them or for them unturned.
 
+    An input of the graph lies as the caller laid it; one that a convolution reads is copied (`relaid_bytes`).
+
     Args:
         forward: its nodes.
     """
@@ -68,7 +70,11 @@ def find_images(forward: Sequence[fx.Node]) -> frozenset[fx.Node]:
         found.add(node)
         linked = [(node, reader) for reader in node.users] + [(source, node) for source in node.all_input_nodes]
         todo += (end for link in linked if _lies_alike(*link) for end in link)
-    return frozenset(found)
+    return frozenset(node for node in found if node.op != "placeholder" or _is_convolved(node))
+
+
+def _is_convolved(node: fx.Node) -> bool:
+    return any(is_convolution(reader) and reader.args[0] is node for reader in node.users)
 
 
 def _lies_alike(source: fx.Node, reader: fx.Node) -> bool:

@@ -41,6 +41,7 @@ _VIEW = frozenset(("_unsafe_view", "reshape"))
 # What Inductor takes for expensive on a CPU (`StorageBox.should_realize_on_reuse`, 2.13).
 _HEAVY = words("exp sigmoid tanh log log10 log1p log2")
 _DRAWN = words("inductor_random")
+_SCATTERED = words("embedding_dense_backward index_put scatter scatter_add scatter_reduce _unsafe_index_put")
 # What only fills, copies or looks up: nothing is computed.
 _NO_STEPS = words(
     "clone embedding empty empty_like empty_strided fill full full_like lift_fresh_copy new_empty new_empty_strided",
@@ -110,6 +111,11 @@ def is_heavy(node: fx.Node) -> bool:
 def is_drawn(node: fx.Node) -> bool:
     """Random numbers; Inductor (`inductor_random` in lowering.py, 2.13) stores them, and may fuse them away later."""
     return base_name(node.target) in _DRAWN
+
+
+def is_scattered(node: fx.Node) -> bool:
+    """What Inductor writes into a tensor that is there already (`ir.MutationLayoutSHOULDREMOVE`, 2.11 to 2.15)."""
+    return base_name(node.target) in _SCATTERED
 
 
 def is_unrolled(node: fx.Node) -> bool:

@@ -75,13 +75,20 @@ def _differences(one: Sample, other: Sample) -> Iterator[str]:
 
 def _program_differences(one: Sample, other: Sample) -> Iterator[str]:
     a, b = one.program, other.program
-    for name in ("kind", "root", "is_backward", "in_forward", "is_heavy", "is_drawn", "access", "operations"):
+    if _turns(a) != _turns(b):
+        yield "they read other parts of their tensors, or in another order"
+    for name in ("kind", "root", "is_backward", "in_forward", "is_heavy", "is_drawn", "is_scattered", "operations"):
         for v, (mine_is, theirs_is) in enumerate(zip(getattr(a, name), getattr(b, name), strict=True)):
             if mine_is != theirs_is:
                 yield f"{one.facts.values[v].name} has {name} {mine_is} in one and {theirs_is} in the other"
     for name in ("forward_outputs", "backward_outputs", "is_fusing", "most_reads", "most_operations", "addend"):
         if getattr(a, name) != getattr(b, name):
             yield f"{name} differ"
+
+
+def _turns(program: Program) -> list[list[tuple[int, ...]]]:
+    """How each op addresses what it reads; how often it goes through it depends on the sizes."""
+    return [[program.ways[way][0] for way in row] for row in program.access]
 
 
 def _words(value: ValueFacts | None) -> str:

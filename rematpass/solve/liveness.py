@@ -13,7 +13,7 @@ not fuse stores everything.
 from __future__ import annotations
 
 import itertools
-from collections.abc import Container, Iterable, Sequence, Set
+from collections.abc import Container, Iterable, Iterator, Sequence, Set
 from dataclasses import dataclass
 
 import numpy as np
@@ -178,13 +178,25 @@ def _find_lives(program: Program, trace: Trace, final: IntArray, free: IntArray 
     if passing:
         is_stored[passing] = False
         runs_at, end = _find_ends(trace, is_stored, is_final)
+    lives = Lives(size, is_stored, runs_at, end, taken)
+    sizes = size.tolist()
+    for i, dying in _find_dying(program, trace, lives, sources):
+        if any(sizes[d] == sizes[i] > 0 for d in dying):
+            taken[i] = sizes[i]
+    return lives
+
+
+def _find_dying(
+    program: Program, trace: Trace, lives: Lives, sources: dict[int, Sequence[int] | Set[int]]
+) -> Iterator[tuple[int, list[int]]]:
+    """Pointwise results in memory, each with the storages it reads last and could write over."""
+    may_take = lives.is_stored.copy()
+    if program.is_scattered:
+        may_take[trace.given :] &= ~program.tables.is_scattered[trace.ops[trace.given :]]
+    is_stored, may, end, width = lives.is_stored.tolist(), may_take.tolist(), lives.end.tolist(), len(trace.ops) + 1
     for i, read in sources.items():
-        same = size[i]
-        if not is_stored[i] or not same:
-            continue
-        if any(end[d] == i and size[d] == same and is_stored[d] for d in _straight(read, count + 1)):
-            taken[i] = same
-    return Lives(size, is_stored, runs_at, end, taken)
+        if is_stored[i]:
+            yield i, [d for d in _straight(read, width) if end[d] == i and may[d]]
 
 
 def _sizes(program: Program, trace: Trace) -> IntArray:
@@ -390,10 +402,5 @@ def find_heirs(program: Program, trace: Trace, lives: Lives) -> dict[int, tuple[
     """Pointwise results in memory, each with the dying inputs whose place it takes if one is as large as itself."""
     if not program.is_fusing:
         return {}
-    count = len(trace.ops)
-    _, sources = _find_stored(program, trace, lives.end == count)
-    dying = {
-        i: tuple(d for d in _straight(read, count + 1) if lives.end[d] == i and lives.is_stored[d])
-        for i, read in sources.items()
-    }
-    return {i: found for i, found in dying.items() if found and lives.is_stored[i]}
+    _, sources = _find_stored(program, trace, lives.end == len(trace.ops))
+    return {i: tuple(dying) for i, dying in _find_dying(program, trace, lives, sources) if dying}

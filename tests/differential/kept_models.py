@@ -109,3 +109,48 @@ class Rolled(nn.Module):
         for layer in self.layers:
             x = torch.tanh(torch.roll(layer(x), 32, 1)) + 1
         return x.square().mean()
+
+
+class Padded(nn.Module):
+    """Instance normalisation folds batch and channels, which are not next to each other in an image's memory."""
+
+    def __init__(self):
+        super().__init__()
+        self.first, self.second = nn.Conv2d(3, 16, 3), nn.Conv2d(16, 16, 3)
+        self.norm = nn.InstanceNorm2d(16, affine=True)
+
+    def forward(self, x):
+        x = functional.relu(self.norm(self.first(functional.pad(x, (1, 1, 1, 1), mode="reflect"))))
+        for _ in range(2):
+            x = x + functional.relu(self.norm(self.second(functional.pad(x, (1, 1, 1, 1), mode="reflect"))))
+        return x.square().mean()
+
+
+class Sharpened(nn.Module):
+    """The gradient of one image is a sum of sixteen scattered ones, none of which can be written over."""
+
+    def __init__(self):
+        super().__init__()
+        self.first, self.last = nn.Conv2d(3, 16, 3, padding=1), nn.Conv2d(16, 3, 3, padding=1)
+
+    def forward(self, x):
+        h = functional.silu(self.first(x))
+        return self.last(functional.silu(functional.interpolate(h, scale_factor=2, mode="bicubic"))).square().mean()
+
+
+class Windows(nn.Module):
+    """A Swin transformer: what is stored between its patches and its loss has its channels last in the shape."""
+
+    def __init__(self):
+        super().__init__()
+        self.patches = nn.Conv2d(3, 32, 4, 4)
+        self.norms = nn.ModuleList(nn.LayerNorm(32) for _ in range(2))
+        self.ups, self.downs = (nn.ModuleList(nn.Linear(*pair) for _ in range(2)) for pair in ((32, 96), (96, 32)))
+
+    def forward(self, x):
+        x = self.patches(x).permute(0, 2, 3, 1)
+        for norm, up, down in zip(self.norms, self.ups, self.downs, strict=True):
+            h = norm(x).view(2, 4, 8, 4, 8, 32).permute(0, 1, 3, 2, 4, 5).reshape(-1, 64, 32)
+            x = x + down(functional.gelu(up(h))).view(2, 4, 4, 8, 8, 32).permute(0, 1, 3, 2, 4, 5).reshape(x.shape)
+            x = x + down(functional.gelu(up(norm(x))))
+        return x.square().mean()

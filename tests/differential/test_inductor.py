@@ -15,7 +15,7 @@ from torch.nn import functional
 import rematpass
 from rematpass.check.measure import storage_bytes
 from rematpass.torch_compat import compile_uncached, fusion
-from tests.differential.kept_models import Enlarged, GraphConvolution, Patches, Pieces, Rolled, Sampled, SharedBias
+from tests.differential import kept_models
 from tests.strategies import torch_programs
 
 # Kernels without vector instructions compile twice as fast and allocate the same.
@@ -200,13 +200,16 @@ def test_all_of_an_input_counts_where_kernels_read_parts(monkeypatch):
 
 # Model, shape of its batch, and the end of the curve at which Inductor by itself takes more.
 KEPT_BY_US = [
-    pytest.param(Pieces, (14, 64, 64), "smallest", id="a_sum_too_long_for_one_kernel"),
-    pytest.param(GraphConvolution, (512, 64), "fastest", id="neighbours_in_one_kernel"),
-    pytest.param(SharedBias, (4, 96, 32), "smallest", id="sums_over_a_few"),
-    pytest.param(Sampled, (4, 3, 64, 64), "smallest", id="a_gradient_of_another_layout"),
-    pytest.param(Enlarged, (4, 3, 32, 32), "smallest", id="one_list_of_places_for_rows_and_columns"),
-    pytest.param(Rolled, (16, 64, 64), "smallest", id="read_elsewhere_than_written"),
-    pytest.param(Patches, (8, 3, 96, 96), "fastest", id="a_copy_of_the_batch"),
+    pytest.param(kept_models.Pieces, (14, 64, 64), "smallest", id="a_sum_too_long_for_one_kernel"),
+    pytest.param(kept_models.GraphConvolution, (512, 64), "fastest", id="neighbours_in_one_kernel"),
+    pytest.param(kept_models.SharedBias, (4, 96, 32), "smallest", id="sums_over_a_few"),
+    pytest.param(kept_models.Sampled, (4, 3, 64, 64), "smallest", id="a_gradient_of_another_layout"),
+    pytest.param(kept_models.Enlarged, (4, 3, 32, 32), "smallest", id="one_list_of_places_for_rows_and_columns"),
+    pytest.param(kept_models.Rolled, (16, 64, 64), "smallest", id="read_elsewhere_than_written"),
+    pytest.param(kept_models.Patches, (8, 3, 96, 96), "fastest", id="a_copy_of_the_batch"),
+    pytest.param(kept_models.Padded, (4, 3, 64, 64), "smallest", id="batch_and_channels_folded"),
+    pytest.param(kept_models.Sharpened, (2, 3, 32, 32), "smallest", id="a_sum_of_scattered_terms"),
+    pytest.param(kept_models.Windows, (2, 3, 128, 128), "fastest", id="channels_last_in_the_shape"),
 ]
 
 
