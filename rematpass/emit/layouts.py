@@ -19,7 +19,8 @@ from torch import Tensor, fx
 
 from .. import torch_compat
 from ..graph.layouts import is_convolution, is_of_images
-from ..graph.op_traits import base_name
+from ..graph.op_traits import base_name, kind_of
+from ..solve.program import Kind
 from ..torch_compat import OpOverload
 
 Changed = dict[fx.Node, Any]
@@ -39,24 +40,39 @@ def note_layouts(graph: fx.Graph) -> None:
         if value is not node.meta.get("val"):
             changed[node] = value
     for node, value in changed.items():
-        node.meta["val"] = value
+        if not _is_expanded(value):
+            node.meta["val"] = value
 
 
 def _laid_out(node: fx.Node, changed: Changed) -> Any:
     """The result of a node with strides as its inputs have them now."""
     own, images = node.meta.get("val"), _images_read(node)
-    if not images and changed.keys().isdisjoint(node.all_input_nodes):
+    if not images and not _is_even(node, changed) and changed.keys().isdisjoint(node.all_input_nodes):
         return own
     if node.target is operator.getitem:
         return changed[cast("fx.Node", node.args[0])][node.args[1]]
     if not isinstance(node.target, OpOverload) or node.target._schema.is_mutable or not _is_static(node):
         return own
+    if own is not None and _is_even(node, changed):
+        return own.new_empty(()).expand(own.shape)
 
     def value_of(source: fx.Node) -> Any:
         value = changed.get(source, source.meta["val"])
         return value.contiguous(memory_format=torch.channels_last) if source in images else value
 
     return node.target(*fx.map_arg(node.args, value_of), **fx.map_arg(node.kwargs, value_of))
+
+
+def _is_even(node: fx.Node, changed: Changed) -> bool:
+    """Whether a result is one number everywhere: its readers go through it in the order of what else they read."""
+    inputs = [changed.get(source, source.meta.get("val")) for source in node.all_input_nodes]
+    is_alike = isinstance(node.meta.get("val"), Tensor) and kind_of(node) is Kind.POINTWISE
+    return is_alike and bool(inputs) and all(map(_is_expanded, inputs))
+
+
+def _is_expanded(value: Any) -> bool:
+    """Whether a tensor shows one number everywhere."""
+    return isinstance(value, Tensor) and all(stride == 0 for stride in value.stride())
 
 
 def _is_static(node: fx.Node) -> bool:

@@ -13,7 +13,7 @@ from torch import fx
 from ..formula.pieces import Part
 from ..torch_compat import IMAGE_RANK, num_threads
 from .gpu_attention import gpu_attention_parts
-from .layouts import is_of_images, weight_copy_bytes
+from .layouts import is_convolution, is_of_images, weight_copy_bytes
 from .op_traits import base_name, tensor_at
 from .sizes import concrete
 
@@ -61,7 +61,7 @@ def workspace_parts(node: fx.Node, device_type: str = "cpu", *, is_relaid: bool 
     if name == "linalg_matrix_exp":
         return (Part("round_up", (1, EXPONENTIAL_COPIES * _matrix_bytes(node)[0], 1)),)
     if device_type != "cpu":
-        size = weight_copy_bytes(node) if is_relaid else 0
+        size = weight_copy_bytes(node) + _copied_parts(node) if is_relaid else 0
         return (Part("round_up", (1, size, 1)),) if size else gpu_attention_parts(node)
     if name.startswith("_scaled_dot_product_flash_attention_for_cpu"):
         return _cpu_attention(node, is_backward=name.endswith("backward"))
@@ -125,7 +125,25 @@ def _cpu_convolution_channels_last(node: fx.Node) -> int:
     if is_backward and is_depthwise and max(kernel) > DEPTHWISE_KERNEL:
         copies = 1 + BLOCK_CHANNELS**2
     scratch = copies * blocked * weight.element_size() + THREAD_BYTES * (2 + num_threads())
-    return scratch + weight_copy_bytes(node)
+    return scratch + weight_copy_bytes(node) + _copied_parts(node)
+
+
+def _copied_parts(node: fx.Node) -> int:
+    """Bytes of images that a convolution, or the gradient of one, copies first: some channels of an image.
+
+    Inductor hands them over as they lie there, torch asks for `contiguous(memory_format)` (`Convolution.cpp`, 2.13).
+    """
+    is_gradient = base_name(node.target) == "convolution_backward"
+    if not (is_gradient or is_convolution(node)) or not is_of_images(node):
+        return 0
+    images = [tensor_at(node, position) for position in range(1 + is_gradient)]
+    return sum(_bytes_of(image) for image in images if image is not None and not _is_dense(image))
+
+
+def _is_dense(tensor: torch.Tensor) -> bool:
+    """Whether its elements fill the memory from the first to the last."""
+    sizes, strides = ([concrete(n) for n in ns] for ns in (tensor.shape, tensor.stride()))
+    return math.prod(sizes) == 1 + sum((n - 1) * step for n, step in zip(sizes, strides, strict=True))
 
 
 def _cpu_scatter(node: fx.Node) -> int:

@@ -52,6 +52,22 @@ def test_channels_last_convolutions_take_what_is_predicted(channels_in, channels
     assert predicted <= 1.05 * measured + TOLERANCE_BYTES
 
 
+@pytest.mark.parametrize("is_backward", [False, True])
+def test_some_channels_of_an_image_are_copied(is_backward):
+    image = torch.randn(8, 64, 32, 32).to(memory_format=torch.channels_last)
+    weight, ones, mask = torch.randn(32, 32, 1, 1), [1, 1], [True, True, False]
+    whole, part = image[:, :32].contiguous(memory_format=torch.channels_last), image[:, 32:]
+
+    def run(x, whole, weight):
+        if is_backward:
+            return aten.convolution_backward(x, whole, weight, None, ones, [0, 0], ones, False, [0, 0], 1, mask)
+        return aten.convolution(x, weight, None, ones, [0, 0], ones, False, [0, 0], 1)
+
+    predicted = [workspace_bytes(node_of(run, x, whole, weight), is_relaid=True) for x in (whole, part)]
+    measured = [rematpass.measure_peak(lambda x=x: run(x, whole, weight), device="cpu") for x in (whole, part)]
+    assert predicted[1] - predicted[0] == measured[1] - measured[0] == whole.nbytes
+
+
 def test_a_batch_is_laid_out_anew_unless_it_is_channels_last():
     def convolve(x, weight):
         return aten.convolution(x, weight, None, [1, 1], [1, 1], [1, 1], False, [0, 0], 1)
