@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from dataclasses import asdict
 from typing import Any
 
-from ..check.verdict import TOLERANCE, Measurement
+from ..check.verdict import SCRATCH_BYTES, TOLERANCE, Measurement
 from .sizes import format_bytes, format_range
 from .table import align_columns
 
@@ -25,6 +25,7 @@ def verdict_record(found: Sequence[Measurement]) -> dict[str, Any]:
     return {
         "is_kept": all(one.is_kept for one in found),
         "tolerance": TOLERANCE,
+        "tolerance_bytes": SCRATCH_BYTES,
         "graphs": [asdict(one) | {"difference": one.difference, "is_kept": one.is_kept} for one in found],
     }
 
@@ -34,7 +35,7 @@ def _format_one(found: Measurement) -> str:
     of_what = "the prediction" if found.budget_bytes is None else "the budget"
     over = found.least_bytes / found.limit_bytes - 1 if found.limit_bytes else 0.0
     words = (
-        f"kept: measured is within {TOLERANCE - 1:.0%} of {of_what}, or below it"
+        f"kept: measured is within {TOLERANCE - 1:.0%} and {format_bytes(SCRATCH_BYTES)} of {of_what}, or below it"
         if found.is_kept
         else f"not kept: measured is {over:.1%} above {of_what}"
     )
