@@ -13,23 +13,15 @@ not fuse stores everything.
 from __future__ import annotations
 
 import itertools
-from collections.abc import Container, Iterable, Iterator, Sequence, Set
+from collections.abc import Iterable, Iterator, Sequence, Set
 from dataclasses import dataclass
 
 import numpy as np
 
 from .flow import BoolArray, IntArray
-from .program import Addend, Kind, Program, Schedule
+from .program import Kind, Program, Schedule
+from .stored import find_stored, read_by_externs, straight
 from .trace import Trace, kept_values, trace_sequence
-
-# Inductor stores a pointwise result that reads more than 4 buffers and has several readers
-# (`realize_reads_threshold`), or more than `Program.most_reads` whoever reads it; torch 2.13 defaults.
-SHARED_READS = 4
-# A function that reads one tensor and has one reader may be this long, whatever `Program.most_operations` says
-# (`GraphLowering.run_node`, torch 2.13).
-LONGEST = 100
-# What a result without its bias, and the bias, are to their readers.
-LOADS_APART = 2
 
 # Forwards that are remembered per program.
 FORWARDS = 16
@@ -141,15 +133,9 @@ def find_handed_over(program: Program, schedule: Schedule) -> tuple[frozenset[in
 
 def _handed_over(program: Program, trace: Trace) -> BoolArray:
     """Which of the executed ops."""
-    needed = _read_by_externs(program, trace) & (program.tables.kind[trace.ops] == Kind.POINTWISE)
+    needed = read_by_externs(program, trace) & (program.tables.kind[trace.ops] == Kind.POINTWISE)
     result: BoolArray = needed[trace.given :]
     return result
-
-
-def _read_by_externs(program: Program, trace: Trace) -> BoolArray:
-    needed = np.zeros(len(trace.ops), dtype=bool)
-    needed[trace.reads[program.tables.is_extern[trace.ops[trace.readers]]]] = True
-    return needed
 
 
 def _roots_of(trace: Trace, values: Set[int] | Sequence[int]) -> IntArray:
@@ -172,7 +158,7 @@ def _find_lives(program: Program, trace: Trace, final: IntArray, free: IntArray 
         np.maximum.at(end, trace.reads, trace.readers)
         end[is_final] = count
         return Lives(size, np.ones(count, dtype=bool), np.arange(count), end, taken)
-    is_stored, sources = _find_stored(program, trace, is_final)
+    is_stored, sources = find_stored(program, trace, is_final)
     runs_at, end = _find_ends(trace, is_stored, is_final)
     passing = _find_passing(program, trace, size, is_stored, sources, end) if True in program.is_drawn else []
     if passing:
@@ -196,7 +182,7 @@ def _find_dying(
     is_stored, may, end, width = lives.is_stored.tolist(), may_take.tolist(), lives.end.tolist(), len(trace.ops) + 1
     for i, read in sources.items():
         if is_stored[i]:
-            yield i, [d for d in _straight(read, width) if end[d] == i and may[d]]
+            yield i, [d for d in straight(read, width) if end[d] == i and may[d]]
 
 
 def _sizes(program: Program, trace: Trace) -> IntArray:
@@ -208,98 +194,6 @@ def _sizes(program: Program, trace: Trace) -> IntArray:
     is_owner = trace.root[: trace.given] == np.arange(trace.given)
     size[: trace.given] = np.where(is_outside | ~is_owner, 0, tables.size_bytes[base])
     return size
-
-
-def _find_stored(
-    program: Program, trace: Trace, is_final: BoolArray
-) -> tuple[BoolArray, dict[int, Sequence[int] | Set[int]]]:
-    """Which instances reach memory under fusion, and what each pointwise one that does reads in the end."""
-    tables, count = program.tables, len(trace.ops)
-    readers = np.bincount(trace.reads, minlength=count)
-    needed = is_final | _read_by_externs(program, trace)
-    kind = tables.kind[trace.ops]
-    kind[: trace.given] = Kind.INPUT
-    pointwise = np.flatnonzero(kind == Kind.POINTWISE)
-    most_reads = np.where(readers > 1, SHARED_READS, program.most_reads)
-    most_reads[needed] = -1  # stored whatever it reads
-    starts = np.searchsorted(trace.readers, pointwise).tolist()
-    stops = np.searchsorted(trace.readers, pointwise, side="right").tolist()
-    flat, width, own = trace.reads.tolist(), count + 1, tables.length.tolist()
-    ways, is_plain = trace.access.tolist(), not trace.access.any()
-    ops, shared = trace.ops[pointwise].tolist(), (readers[pointwise] > 1).tolist()
-    sources: dict[int, Sequence[int] | Set[int]] = {}
-    apart = _find_apart(program, trace, kind, needed)
-    fused: dict[int, Sequence[int] | Set[int]] = dict(apart)
-    heavy: set[int] = set()
-    longest = max(LONGEST, program.most_operations)
-    # Per fused one at most so many steps, what several read counted several times.
-    length = dict.fromkeys(apart, 1 + LOADS_APART)
-    rows = zip(pointwise.tolist(), ops, starts, stops, most_reads[pointwise].tolist(), shared, strict=True)
-    for i, op, start, stop, most, is_shared in rows:
-        read: Sequence[int] | Set[int] = (*flat[start:stop], *program.outside[op])
-        is_costly = program.is_heavy[op] or not heavy.isdisjoint(read)
-        is_direct = fused.keys().isdisjoint(read)
-        steps = own[op] + (len(read) if is_direct else sum([length.get(u, 1) for u in read]))
-        if not is_plain and any(ways[start:stop]):
-            pairs = zip(flat[start:stop], ways[start:stop], strict=True)
-            seen = (_seen_through(program, way, fused.get(u, (u,)), width) for u, way in pairs)
-            read = set(program.outside[op]).union(*seen)
-        elif not is_direct:
-            read = set().union(*(fused.get(u, (u,)) for u in read))
-        most_steps = program.most_operations if is_shared or len(read) > 1 else longest
-        if steps > most_steps and len(read) <= most:
-            steps = len(read) + _count_operations(program, trace, i, fused, apart)
-        is_short = len(read) <= most and steps <= most_steps
-        if is_short and not (is_costly and is_shared) and not program.is_drawn[op]:
-            fused[i] = read
-            length[i] = steps
-            if is_costly:
-                heavy.add(i)
-        else:
-            sources[i] = read
-    is_stored = np.ones(count, dtype=bool)
-    is_stored[list(fused)] = False
-    is_stored[list(apart)] = True
-    return is_stored, sources
-
-
-def _find_apart(program: Program, trace: Trace, kind: IntArray, needed: BoolArray) -> dict[int, tuple[int, int]]:
-    """Results to which their readers add a bias, each with the two loads it stands for: itself and that bias."""
-    if not program.addend:
-        return {}
-    addend = program.tables.addend[trace.ops]
-    addend[: trace.given] = Addend.BY_OP  # what is handed over is complete
-    addend[needed] = Addend.BY_OP
-    is_mixed = np.zeros(len(trace.ops), dtype=bool)
-    is_mixed[trace.reads[kind[trace.readers] != Kind.POINTWISE]] = True
-    found = np.flatnonzero((addend == Addend.BY_READERS) | ((addend == Addend.BY_POINTWISE) & ~is_mixed))
-    return {i: (i, -1 - op) for i, op in zip(found.tolist(), trace.ops[found].tolist(), strict=True)}
-
-
-def _count_operations(program: Program, trace: Trace, i: int, fused: Container[int], apart: Container[int]) -> int:
-    """Steps and constants of what instance `i` computes with all that is fused into it, each once.
-
-    Of what is in `apart` that is the addition of its bias: one step.
-    """
-    todo = [(i, 0)]
-    seen = set(todo)
-    constants: set[int] = set()
-    steps = 0
-    while todo:
-        u, ways = todo.pop()
-        if u in apart:
-            steps += 1
-            continue
-        op = trace.ops[u]
-        steps += program.operations[op] if program.operations else 1
-        constants.update(program.constants[op] if program.constants else ())
-        start, stop = np.searchsorted(trace.readers, [u, u + 1])
-        for read, way in zip(trace.reads[start:stop].tolist(), trace.access[start:stop].tolist(), strict=True):
-            found = (read, program.combine(way, ways) if way else ways)
-            if read in fused and found not in seen:
-                seen.add(found)
-                todo.append(found)
-    return steps + len(constants)
 
 
 def _find_passing(
@@ -316,7 +210,7 @@ def _find_passing(
     found = []
     for i, reader in itertools.pairwise(kernels.tolist()):
         if program.is_drawn[trace.ops[i]] and end[i] == reader and reader in sources:
-            is_read = i in _straight(sources[reader], len(trace.ops) + 1)
+            is_read = i in straight(sources[reader], len(trace.ops) + 1)
             if is_read and _is_as_long(int(size[i]), int(size[reader])):
                 found.append(i)
     return found
@@ -325,30 +219,6 @@ def _find_passing(
 def _is_as_long(drawn_bytes: int, result_bytes: int) -> bool:
     """Whether a result of 1, 2, 4 or 8 bytes an element may have one for each random number of 4 bytes."""
     return 4 * result_bytes in (drawn_bytes, 2 * drawn_bytes, 4 * drawn_bytes, 8 * drawn_bytes)
-
-
-def _straight(loads: Sequence[int] | Set[int], width: int) -> Iterable[int]:
-    """Storages that `loads` address element for element and in no other way."""
-    askew = {u % width for u in loads if u >= width}
-    return (u for u in loads if 0 <= u < width and u not in askew)
-
-
-def _seen_through(
-    program: Program, way: int, loads: Sequence[int] | Set[int], width: int
-) -> Sequence[int] | Set[int] | list[int]:
-    """`loads`, each a storage and how it is addressed, addressed once more in `way`.
-
-    A load is storage + `width` * place of its way, or -1 - value - count * place for what is outside.
-    """
-    if not way:
-        return loads
-    combine, count = program.combine, len(program)
-    return [
-        u % width + width * combine(u // width, way)
-        if u >= 0
-        else -1 - (-1 - u) % count - count * combine((-1 - u) // count, way)
-        for u in loads
-    ]
 
 
 def _find_ends(trace: Trace, is_stored: BoolArray, is_final: BoolArray) -> tuple[IntArray, IntArray]:
@@ -402,5 +272,5 @@ def find_heirs(program: Program, trace: Trace, lives: Lives) -> dict[int, tuple[
     """Pointwise results in memory, each with the dying inputs whose place it takes if one is as large as itself."""
     if not program.is_fusing:
         return {}
-    _, sources = _find_stored(program, trace, lives.end == len(trace.ops))
+    _, sources = find_stored(program, trace, lives.end == len(trace.ops))
     return {i: tuple(dying) for i, dying in _find_dying(program, trace, lives, sources) if dying}
