@@ -10,6 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from rematpass.check.schedule import check_schedule
+from rematpass.solve import search
 from rematpass.solve.liveness import simulate
 from rematpass.solve.order import drop_unread
 from rematpass.solve.search import Effort, Frontier
@@ -139,6 +140,16 @@ def test_the_same_twice():
     program = layered([Layer(), Layer(wide=700)] * 3, is_residual=True)
     budget = (Frontier(program).fastest.peak_bytes + Frontier(program).smallest.peak_bytes) // 2
     assert Frontier(program).choose(budget) == Frontier(program).choose(budget)
+
+
+def test_a_curve_without_a_limit_ends_where_a_plan_with_one_does(monkeypatch):
+    program = layered([Layer()] * 12, is_residual=True)
+    smaller = Frontier(program).smallest.peak_bytes
+    monkeypatch.setattr(search, "ENDS_SECONDS", 0.0)
+    free, limited = Frontier(program), Frontier(program, Effort(seconds=5.0))
+    assert free.smallest == limited.smallest
+    assert free.is_complete
+    assert smaller < free.smallest.peak_bytes, "what is cut off here gains something"
 
 
 def test_value_by_value_is_never_slower_and_somewhere_faster():
