@@ -137,7 +137,9 @@ class Ladder:
         best = min(searches, key=_extra_ns)
         _run(best, ROUNDS, self._spend)
         found = None if best.best is None else self._evaluate(_without_unread(self._program, best.best))
-        is_rung = found is not None and found.peak_bytes <= target_bytes and found.extra_ns >= above.extra_ns
+        # Below the last rung no budget is kept, so no plan may be named.
+        is_rung = found is not None and self._targets[-1] <= found.peak_bytes <= target_bytes
+        is_rung = is_rung and found is not None and found.extra_ns >= above.extra_ns
         return found if is_rung else None
 
 
