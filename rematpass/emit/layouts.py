@@ -71,8 +71,8 @@ def _is_even(node: fx.Node, changed: Changed) -> bool:
 
 
 def _is_expanded(value: Any) -> bool:
-    """Whether a tensor shows one number everywhere."""
-    return isinstance(value, Tensor) and all(stride == 0 for stride in value.stride())
+    """Whether a tensor shows one number everywhere. Symbolic strides are not asked: the answer would fix them."""
+    return isinstance(value, Tensor) and all(isinstance(step, int) and step == 0 for step in value.stride())
 
 
 def _is_static(node: fx.Node) -> bool:

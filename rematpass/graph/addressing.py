@@ -101,7 +101,7 @@ def _times_repeated(operand: fx.Node, reader: fx.Node, behind: int) -> int | Non
         return None
     inner = 1
     for a, b in zip(reversed(shape), reversed(into), strict=True):
-        if a > 1:
+        if a > 1 and all(shape):  # what is empty is never gone through
             return math.prod(into) // (math.prod(shape) * inner)
         inner *= b
     return 1

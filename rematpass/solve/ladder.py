@@ -138,9 +138,9 @@ class Ladder:
         _run(best, ROUNDS, self._spend)
         found = None if best.best is None else self._evaluate(_without_unread(self._program, best.best))
         # Below the last rung no budget is kept, so no plan may be named.
-        is_rung = found is not None and self._targets[-1] <= found.peak_bytes <= target_bytes
-        is_rung = is_rung and found is not None and found.extra_ns >= above.extra_ns
-        return found if is_rung else None
+        if found is None or not self._targets[-1] <= found.peak_bytes <= target_bytes:
+            return None
+        return found if found.extra_ns >= above.extra_ns else None
 
 
 def squeeze(

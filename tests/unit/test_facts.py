@@ -82,6 +82,11 @@ def test_views_are_told_apart_by_the_elements_they_show():
     assert len({STRAIGHT, even, odd, grouped, turned}) == 5
 
 
+def test_what_is_empty_is_read_as_any_other():
+    facts, by_name = facts_of(lambda x: (x.exp() * 2).sin().sum(), matrix(0, 6))
+    assert [facts.ways[w] for w in by_name["mul"].access] == [STRAIGHT]
+
+
 def test_rows_and_columns_of_a_table_are_two_loads_of_one_vector():
     facts, by_name = facts_of(lambda x: (x.exp().unsqueeze(1) * x.exp()).sin().sum(), matrix(6))
     down, along = (facts.ways[w] for w in by_name["mul"].access)
