@@ -29,7 +29,7 @@ def check_frontier(program):
     budgets = [top - (top - bottom) * i // (BUDGETS - 1) for i in range(BUDGETS)]
     points = [frontier.choose(budget) for budget in budgets]
     for budget, p in zip(budgets, points, strict=True):
-        assert p.peak_bytes <= budget
+        assert frontier.smallest.peak_bytes <= p.peak_bytes <= budget, "every peak that is named is a budget kept"
         check_schedule(program, p.decision, names)
         own = [v for v in p.decision.schedule.backward if program.is_backward[v]]
         fixed = [v for v in own if program.is_fixed[v]]
