@@ -82,12 +82,26 @@ def _cpu_scratch(node: fx.Node, name: str, *, is_relaid: bool) -> int:
 
 
 def _cpu_attention(node: fx.Node, *, is_backward: bool) -> tuple[Part, ...]:
-    """Per thread, blocks of scores."""
+    """Per thread, blocks of scores; in the backward, the gradient laid out head by head as one position by position."""
     query, key = (tensor_at(node, i + is_backward) for i in (0, 1))
     if query is None or key is None:
         return ()
     length, width = concrete(query.shape[-2]), concrete(query.shape[-1])
-    return (Part("cpu_attention", (length, concrete(key.shape[-2]), width, num_threads(), int(is_backward))),)
+    blocks = Part("cpu_attention", (length, concrete(key.shape[-2]), width, num_threads(), int(is_backward)))
+    gradient = tensor_at(node, 0) if is_backward else None
+    if gradient is None or _is_row_major(gradient.transpose(1, 2)):
+        return (blocks,)
+    return blocks, Part("round_up", (1, _bytes_of(gradient), 1))  # `contiguous()` in `FlashAttentionKernel.cpp`, 2.13
+
+
+def _is_row_major(tensor: torch.Tensor) -> bool:
+    """Whether `contiguous()` is no copy."""
+    step = 1
+    for size, stride in zip(reversed(tensor.shape), reversed(tensor.stride()), strict=True):
+        if concrete(size) != 1 and concrete(stride) != step:
+            return False
+        step *= concrete(size)
+    return True
 
 
 def _cpu_convolution(node: fx.Node) -> int:

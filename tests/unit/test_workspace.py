@@ -68,6 +68,25 @@ def test_some_channels_of_an_image_are_copied(is_backward):
     assert predicted[1] - predicted[0] == measured[1] - measured[0] == whole.nbytes
 
 
+def test_the_gradient_of_attention_is_copied_where_it_lies_head_by_head():
+    query, key, value = (torch.randn(2, 64, 4, 16).transpose(1, 2) for _ in range(3))
+    attend = aten._scaled_dot_product_flash_attention_for_cpu
+    out, logsumexp = attend(query, key, value)
+
+    def run(gradient, query, key, value, out, logsumexp):
+        return attend_backward(gradient, query, key, value, out, logsumexp, 0.0, False)
+
+    attend_backward = aten._scaled_dot_product_flash_attention_for_cpu_backward
+    lying = torch.randn_like(out), torch.randn(out.shape)
+    assert lying[0].transpose(1, 2).is_contiguous()
+    rest = (query, key, value, out, logsumexp)
+    graphs = [make_fx(run, tracing_mode="fake")(gradient, *rest).graph for gradient in lying]
+    nodes = [next(n for n in graph.nodes if n.target is attend_backward.default) for graph in graphs]
+    predicted = [workspace_bytes(node) for node in nodes]
+    measured = [rematpass.measure_peak(lambda g=g: run(g, *rest), device="cpu") for g in lying]
+    assert predicted[1] - predicted[0] == measured[1] - measured[0] == out.nbytes
+
+
 def test_a_batch_is_laid_out_anew_unless_it_is_channels_last():
     def convolve(x, weight):
         return aten.convolution(x, weight, None, [1, 1], [1, 1], [1, 1], False, [0, 0], 1)
