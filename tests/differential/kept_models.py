@@ -170,3 +170,18 @@ class Joined(nn.Module):
         for norm, grow in zip(self.norms, self.grows, strict=True):
             features.append(grow(functional.relu(norm(torch.cat(features, 1)))))
         return torch.cat(features, 1).square().mean()
+
+
+class DroppedScores(nn.Module):
+    """BERT's attention written out: scores after dropout are written over the random numbers, not over the products."""
+
+    def __init__(self):
+        super().__init__()
+        self.layers = nn.ModuleList(nn.Linear(32, 96) for _ in range(3))
+
+    def forward(self, x):
+        for layer in self.layers:
+            query, key, value = layer(x).chunk(3, -1)
+            scores = functional.dropout(torch.softmax(query @ key.transpose(1, 2), -1), 0.1)
+            x = x + scores @ value
+        return x.square().mean()

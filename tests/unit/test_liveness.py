@@ -316,6 +316,9 @@ class TestRandomNumbers:
     def test_the_next_kernel_draws_what_it_alone_reads(self):
         assert self.live() == [160, 160, 200, 48]
 
+    def test_what_is_drawn_and_written_at_once_takes_no_other_place(self):
+        assert self.live(mask_size=160) == [160, 160, 320, 168]
+
     def test_others_read_them_from_memory(self):
         assert self.live(is_read_twice=True)[1:3] == [320, 360]
         assert self.live(is_between=True)[1:4] == [320, 328, 360]
