@@ -270,7 +270,7 @@ class PartitionFn:
         flat = [n.meta.get("val") for n in gm.graph.nodes if n.op == "placeholder"]
         topic = plan_topic(gm, flat, self._options)
         settings = make_settings(self._options, device_type(flat), topic, is_fusing=False)
-        joint = take_apart(gm, num_fwd_outputs, static)
+        joint = take_apart(gm, num_fwd_outputs, static, settings)
         if not needs_plan(joint):
             return torch_compat.plain_partition(
                 gm, joint_inputs, num_fwd_outputs=num_fwd_outputs, static_indices=static

@@ -47,12 +47,11 @@ _NOTED: ContextVar[list[Plan] | None] = ContextVar("rematpass_noted", default=No
 _PLANS = "_rematpass_plans"
 
 
-def take_apart(
-    gm: fx.GraphModule, num_fwd_outputs: int, static: list[int] | None, *, is_fusing: bool = False
-) -> JointProgram:
+def take_apart(gm: fx.GraphModule, num_fwd_outputs: int, static: list[int] | None, settings: Settings) -> JointProgram:
     """A joint graph as it is planned; see `capture_joint`."""
     copy_overwritten(gm, find_overwritten(gm))
-    return capture_joint(gm, num_fwd_outputs, static, is_fusing=is_fusing)
+    is_fusing, device_type = settings.is_fusing, settings.device_type
+    return capture_joint(gm, num_fwd_outputs, static, is_fusing=is_fusing, device_type=device_type)
 
 
 class Partitioner(torch_compat.CustomPartitionerFn):
@@ -79,7 +78,7 @@ class Partitioner(torch_compat.CustomPartitionerFn):
     def _split(
         self, gm: fx.GraphModule, joint_inputs: Sequence[object], num_fwd_outputs: int, static: list[int] | None
     ) -> Halves:
-        joint = take_apart(gm, num_fwd_outputs, static, is_fusing=self._settings.is_fusing)
+        joint = take_apart(gm, num_fwd_outputs, static, self._settings)
         if needs_plan(joint):
             try:
                 planned = plan_and_split(joint, self._settings, f"graph {len(_noted())}")
@@ -103,7 +102,7 @@ class Partitioner(torch_compat.CustomPartitionerFn):
     ) -> T:
         """What `use` makes of the joint graph that the hook is handed."""
         with errors_pass():
-            joint = take_apart(gm, num_fwd_outputs, static_lifetime_input_indices, is_fusing=self._settings.is_fusing)
+            joint = take_apart(gm, num_fwd_outputs, static_lifetime_input_indices, self._settings)
             if not needs_plan(joint):
                 raise RematError("nothing to plan: no parameter or input of the model needs a gradient")
             return use(joint, self._settings)

@@ -47,7 +47,12 @@ class JointProgram:
 
 
 def capture_joint(
-    gm: fx.GraphModule, num_fwd_outputs: int, static_indices: list[int] | None, *, is_fusing: bool = False
+    gm: fx.GraphModule,
+    num_fwd_outputs: int,
+    static_indices: list[int] | None,
+    *,
+    is_fusing: bool = False,
+    device_type: str | None = None,
 ) -> JointProgram:
     """Clean the joint graph and tell forward from backward.
 
@@ -56,13 +61,14 @@ def capture_joint(
         num_fwd_outputs: how many of the outputs the forward returns.
         static_indices: positions among the primals of parameters and buffers.
         is_fusing: Inductor runs the halves.
+        device_type: of the device that will, None for the one that the graph was traced on.
     """
     merge_equal(gm)
     _gather_parts(gm)
     nodes, ids = _number(gm)
     if is_fusing:  # sums of the forward stay: users name, pin and tag its products
         side = _backward_side(nodes, ids)
-        fold_sums(gm, [node for node, is_backward in zip(nodes, side, strict=True) if is_backward])
+        fold_sums(gm, [node for node, is_backward in zip(nodes, side, strict=True) if is_backward], device_type)
         nodes, ids = _number(gm)
     output = next(n for n in gm.graph.nodes if n.op == "output")
     outputs = tuple(ids[leaf] if isinstance(leaf, fx.Node) else None for leaf in torch_compat.leaves(output.args))

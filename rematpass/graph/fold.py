@@ -7,24 +7,31 @@ Inductor turns `add(mm(a, b), c)` into `addmm(c, a, b)` where the sum stands (`a
 2.15). If c is there when the product is due, that spares its buffer, and is written so from the start: planning knows.
 If c is made later, the product would be put off until then, and all it reads would live that long: in a language model
 with tied embeddings, the gradient of the logits through the whole backward. Such a sum is written as
-`sub(c, mm(a, b), alpha=-1)`, which gives the same bits and which Inductor leaves alone.
+`sub(c, mm(a, b), alpha=-1)`, which gives the same bits and which Inductor leaves alone. So is one that a GPU would not
+leave in the product (`should_prefer_unfused_addmm`): its readers would add c, which would live until they do.
 """
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Sequence
 
 import torch
 from torch import fx
+
+from .joins import reads_pointwise
+from .op_traits import adds_in_product
 
 aten = torch.ops.aten
 MATRIX_RANK = 2
 
 
-def fold_sums(gm: fx.GraphModule, nodes: Collection[fx.Node]) -> None:
-    """Rewrite the sums among `nodes` that Inductor would merge with a product, in place."""
+def fold_sums(gm: fx.GraphModule, nodes: Sequence[fx.Node], device_type: str | None = None) -> None:
+    """Rewrite the sums among `nodes`, in the order of the graph, that Inductor would merge with a product, in place.
+
+    `device_type`: of the device that will run them, None for the one that they were traced on.
+    """
     place = {node: i for i, node in enumerate(gm.graph.nodes)}
-    for node in nodes:
+    for node in reversed(nodes):  # readers first: what they become decides
         if node.op != "call_function" or node.target != aten.add.Tensor or node.kwargs or len(node.args) != 2:
             continue
         left, right = node.args
@@ -33,12 +40,19 @@ def fold_sums(gm: fx.GraphModule, nodes: Collection[fx.Node]) -> None:
         pairs = [pair for pair in ((left, right), (right, left)) if _may_fold(*pair)]
         if pairs:
             product, other = max(pairs, key=lambda pair: place[pair[0]])
-            _rewrite(node, product, other, place)
+            _rewrite(node, product, other, is_early=place[other] < place[product] and _stays(node, device_type))
     gm.recompile()
 
 
+def _stays(node: fx.Node, device_type: str | None) -> bool:
+    """Whether a sum, once in the product, is left there."""
+    value = node.meta["val"]
+    is_kept = adds_in_product(value.dtype, device_type or value.device.type)
+    return is_kept or not all(map(reads_pointwise, node.users))
+
+
 def _may_fold(product: fx.Node, other: fx.Node) -> bool:
-    """Whether Inductor would (`is_valid_addmm_fusion`); on a GPU it takes some of these apart again."""
+    """Whether Inductor would (`is_valid_addmm_fusion`)."""
     if product.target != aten.mm.default or len(product.users) != 1 or product is other:
         return False
     made, added = product.meta.get("val"), other.meta.get("val")
@@ -52,8 +66,8 @@ def _may_fold(product: fx.Node, other: fx.Node) -> bool:
     )
 
 
-def _rewrite(node: fx.Node, product: fx.Node, other: fx.Node, place: dict[fx.Node, int]) -> None:
-    if place[other] > place[product]:
+def _rewrite(node: fx.Node, product: fx.Node, other: fx.Node, *, is_early: bool) -> None:
+    if not is_early:
         node.target, node.args, node.kwargs = aten.sub.Tensor, (other, product), {"alpha": -1}
         return
     node.target, node.args = aten.addmm.default, (other, *product.args)

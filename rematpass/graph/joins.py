@@ -50,7 +50,7 @@ def is_stored_whole(node: fx.Node, device_type: str) -> bool:
     if any(_is_read_besides(part, node) for part in parts):
         return True
     computed = [_is_computed_in_reader(part) for part in parts]
-    if any(computed) and all(_reads_pointwise(reader) for reader in node.users):
+    if any(computed) and all(reads_pointwise(reader) for reader in node.users):
         return False
     return not all(computed) or any(_has_reduction(part) for part in parts)
 
@@ -76,16 +76,16 @@ def _is_read_besides(part: fx.Node, node: fx.Node) -> bool:
     others = [reader for reader in part.users if reader is not node]
     if not others:
         return False
-    return kind_of(_owner(part)) is Kind.POINTWISE or any(_reads_pointwise(reader) for reader in others)
+    return kind_of(_owner(part)) is Kind.POINTWISE or any(reads_pointwise(reader) for reader in others)
 
 
-def _reads_pointwise(reader: fx.Node) -> bool:
+def reads_pointwise(reader: fx.Node) -> bool:
     """Whether the reader, or everything that reads it if it is a view, is computed element for element.
 
     Inductor's own `is_pointwise_use` knows only the views that are left in its graph; the joint graph has more.
     """
     if kind_of(reader) is Kind.VIEW:
-        return all(_reads_pointwise(user) for user in reader.users)
+        return all(reads_pointwise(user) for user in reader.users)
     if not isinstance(reader.target, OpOverload):
         return False
     return torch.Tag.pointwise in reader.target.tags or base_name(reader.target) in _LIKE_POINTWISE

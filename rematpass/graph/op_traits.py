@@ -150,8 +150,13 @@ def addend_of(node: fx.Node, device_type: str) -> Addend:
         return Addend.BY_OP
     if name == "convolution":
         return Addend.BY_READERS
-    is_half = bias.dtype in (torch.float16, torch.bfloat16)
-    return Addend.BY_OP if is_half and adds_half_bias_in_matmul() else Addend.BY_POINTWISE
+    return Addend.BY_OP if adds_in_product(bias.dtype, device_type) else Addend.BY_POINTWISE
+
+
+def adds_in_product(dtype: torch.dtype, device_type: str) -> bool:
+    """Whether what a product adds stays with it whoever reads the sum (`unfuse_bias_add_to_pointwise`)."""
+    is_half = dtype in (torch.float16, torch.bfloat16)
+    return device_type == "cpu" or (is_half and adds_half_bias_in_matmul())
 
 
 def count_operations(node: fx.Node, joined: int = 0) -> int:

@@ -6,6 +6,8 @@ In: one FX node with fake tensors. Out: bytes. Never counts what the operator re
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
+from typing import cast
 
 import torch
 from torch import fx
@@ -23,7 +25,8 @@ BLOCK_CHANNELS = 16
 # (2026-11, torch 2.13, AVX-512).
 THREAD_BYTES = 4096
 # Above this size of a kernel the gradient of a depthwise weight is computed with every channel padded to a whole block
-# of inputs by a whole block of outputs: 257 times the weight for 5 x 5 to 9 x 9, twice for 2 x 2 and 3 x 3 (2026-11).
+# of inputs by a whole block of outputs: 257 times the weight for 5 x 5 to 9 x 9, twice for 2 x 2 and 3 x 3 (2026-11);
+# also where these are dilated, but for strided ones, or the image has fewer rows than the kernel (`_pads_depthwise`).
 DEPTHWISE_KERNEL = 3
 # What a oneDNN primitive takes besides its copies: 8,448 bytes at 16 and 32 channels, up to 1.3 % of the peak more with
 # bias (2026-11, torch 2.13). With neither, a network of small convolutions measures 1.3 % above its prediction; twice
@@ -94,6 +97,19 @@ def _cpu_attention(node: fx.Node, *, is_backward: bool) -> tuple[Part, ...]:
     return blocks, Part("round_up", (1, _bytes_of(gradient), 1))  # `contiguous()` in `FlashAttentionKernel.cpp`, 2.13
 
 
+def _pads_depthwise(node: fx.Node, kernel: list[int]) -> bool:
+    """Whether oneDNN has no kernel of its own for the gradient of a depthwise weight.
+
+    It has one for small kernels from `min_ih` rows on (`jit_uni_dw_conv_bwd_weights_kernel`, oneDNN 3.12); measured
+    2026-11 (torch 2.13) for kernels of 3 to 7, strides and dilations of 1 and 2, images of 1 to 24 rows.
+    """
+    image = tensor_at(node, 1)
+    stride, padding, dilation = ([*map(concrete, cast("Sequence[int]", node.args[i]))] for i in (4, 5, 6))
+    if image is None or max(dilation) > 1:
+        return max(stride) == 1
+    return max(kernel) > DEPTHWISE_KERNEL or concrete(image.shape[2]) < kernel[0] + -padding[0] % stride[0]
+
+
 def _is_row_major(tensor: torch.Tensor) -> bool:
     """Whether `contiguous()` is no copy."""
     step = 1
@@ -136,7 +152,7 @@ def _cpu_convolution_channels_last(node: fx.Node) -> int:
     is_depthwise = groups == channels_out and channels_in == 1 and channels_out > 1
     blocked = -(-channels_out // BLOCK_CHANNELS) * BLOCK_CHANNELS * channels_in * area
     copies = 1 + is_backward
-    if is_backward and is_depthwise and max(kernel) > DEPTHWISE_KERNEL:
+    if is_backward and is_depthwise and _pads_depthwise(node, kernel):
         copies = 1 + BLOCK_CHANNELS**2
     scratch = copies * blocked * weight.element_size() + THREAD_BYTES * (2 + num_threads())
     return scratch + weight_copy_bytes(node) + _copied_parts(node)

@@ -17,7 +17,7 @@ from torch._dynamo.eval_frame import innermost_backend  # 2.11-2.15
 from torch._dynamo.exc import ShortenTraceback  # 2.11-2.15
 
 from .draws import draws_in_order
-from .fusion import calls_within, guarded_choices
+from .fusion import calls_within, guarded_choices, parts_in_place
 
 # Dimensions of a batch of images.
 IMAGE_RANK = 4
@@ -90,6 +90,7 @@ def inner_compiler(
                 stack.enter_context(V.set_choices_handler(guarded_choices(room)))
                 stack.enter_context(config.patch(held))
                 stack.enter_context(calls_within(room))
+                stack.enter_context(parts_in_place())
             return compile_fx_inner(*args, **kwargs)
 
     return inner

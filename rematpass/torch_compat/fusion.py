@@ -78,6 +78,41 @@ def calls_within(room_bytes: int) -> Iterator[None]:
         scheduling.ready_to_flush = original
 
 
+@contextlib.contextmanager
+def parts_in_place() -> Iterator[None]:
+    """Inside, what is in memory before it is concatenated stays there, and is copied (`ConcatKernel`, 2.11-2.15).
+
+    By itself Inductor has it written into the whole from the start, which is then allocated as early and lives as long
+    as any of its parts: hidden states of an unrolled recurrent loop, each with the input of a step, took 4 % more than
+    planned.
+    """
+    from torch._inductor.ir import Buffer, ConcatKernel, StorageBox, TensorBox
+
+    kernel: Any = ConcatKernel
+    create, may_move = kernel.create, kernel.can_realize_into_without_copy
+    originals = {name: vars(kernel)[name] for name in ("create", "can_realize_into_without_copy")}
+    there: list[Any] = []
+
+    def create_in_place(inputs: Any, dim: int) -> Any:
+        boxes = [x.data if isinstance(x, TensorBox) else x for x in inputs]
+        there[:] = [box for box in boxes if isinstance(box, StorageBox) and isinstance(box.data, Buffer)]
+        try:
+            return create(inputs, dim)
+        finally:
+            there.clear()
+
+    def may_move_late(source: Any, *whole: Any) -> bool:
+        box = source.data if isinstance(source, TensorBox) else source
+        return all(box is not other for other in there) and bool(may_move(source, *whole))
+
+    kernel.create, kernel.can_realize_into_without_copy = create_in_place, may_move_late
+    try:
+        yield
+    finally:
+        for name, original in originals.items():
+            setattr(kernel, name, original)
+
+
 class _CallEnds:
     """After which kernels a call has to end, so that live memory stays within the plan's."""
 

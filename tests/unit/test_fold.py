@@ -9,14 +9,14 @@ from rematpass.graph.fold import fold_sums
 aten = torch.ops.aten
 
 
-def folded(function, *shapes, dtype=torch.float32):
+def folded(function, *shapes, dtype=torch.float32, device_type="cpu"):
     torch.manual_seed(0)
     arguments = [torch.randn(*shape, dtype=dtype) for shape in shapes]
     graph = make_fx(function, tracing_mode="fake")(*arguments)
     before = fx.GraphModule(graph, fx.Graph())
     before.graph.output(before.graph.graph_copy(graph.graph, {}))
     before.recompile()
-    fold_sums(graph, list(graph.graph.nodes))
+    fold_sums(graph, list(graph.graph.nodes), device_type)
     graph.graph.lint()
     return graph, arguments, [node.target for node in graph.graph.nodes if node.op == "call_function"]
 
@@ -32,6 +32,23 @@ def test_a_sum_with_what_comes_later_is_left_to_its_place_bit_by_bit():
         graph, (c, a, b), targets = folded(lambda c, a, b: a.mm(b) + c.sin(), (3, 5), (3, 4), (4, 5), dtype=dtype)
         assert targets == [aten.mm.default, aten.sin.default, aten.sub.Tensor]
         assert torch.equal(graph(c, a, b), a.mm(b) + c.sin())
+
+
+def test_a_gpu_leaves_a_sum_in_the_product_only_for_a_reader_that_does_not_add_it():
+    def targets_of(function, **settings):
+        return folded(function, (3, 5), (3, 4), (4, 5), **settings)[2]
+
+    def read_by_a_function(c, a, b):
+        return (c.sin() + a.mm(b)).view(15).exp()
+
+    apart = [aten.sin.default, aten.mm.default, aten.sub.Tensor, aten.view.default, aten.exp.default]
+    assert targets_of(read_by_a_function, device_type="cuda") == apart
+    together = [aten.sin.default, aten.addmm.default, aten.view.default, aten.exp.default]
+    assert targets_of(read_by_a_function) == together
+    assert targets_of(read_by_a_function, dtype=torch.bfloat16, device_type="cuda") == together
+    assert aten.addmm.default in targets_of(lambda c, a, b: (c + a.mm(b)).sum(), device_type="cuda")
+    # The second sum reads the first, and a product is no function: both stay.
+    assert targets_of(lambda c, a, b: (c + a.mm(b)) + a.mm(b), device_type="cuda").count(aten.addmm.default) == 2
 
 
 def test_of_two_products_the_later_one_takes_the_sum():

@@ -52,6 +52,24 @@ def test_channels_last_convolutions_take_what_is_predicted(channels_in, channels
     assert predicted <= 1.05 * measured + TOLERANCE_BYTES
 
 
+@pytest.mark.parametrize(
+    ("rows", "stride", "dilation"), [(2, 1, 1), (3, 1, 1), (3, 2, 1), (4, 2, 1), (8, 1, 2), (8, 2, 2)]
+)
+def test_gradients_of_depthwise_weights_take_what_is_predicted(rows, stride, dilation):
+    x = torch.randn(4, 64, rows, 8).to(memory_format=torch.channels_last)
+    weight = torch.randn(64, 1, 3, 3).to(memory_format=torch.channels_last)
+    window = [stride] * 2, [dilation] * 2, [dilation] * 2
+    gradient = torch.randn_like(aten.convolution(x, weight, None, *window, False, [0, 0], 64))
+
+    def run(x, weight, gradient):
+        return aten.convolution_backward(gradient, x, weight, None, *window, False, [0, 0], 64, [True, True, False])
+
+    predicted = workspace_bytes(node_of(run, x, weight, gradient), is_relaid=True)
+    measured = rematpass.measure_peak(lambda: run(x, weight, gradient), device="cpu") - x.nbytes - weight.nbytes
+    assert measured <= predicted + TOLERANCE_BYTES
+    assert predicted <= 1.05 * measured + TOLERANCE_BYTES
+
+
 @pytest.mark.parametrize("is_backward", [False, True])
 def test_some_channels_of_an_image_are_copied(is_backward):
     image = torch.randn(8, 64, 32, 32).to(memory_format=torch.channels_last)
