@@ -190,6 +190,8 @@ class _Half:
             is_needed = i in held or any(kind in _FROM_MEMORY for kind in kinds)
             is_shared = len(kinds) > 1
             most = _MOST_READS_SHARED if is_shared else program.most_reads
+            if program.reads_often and any(program.reads_often[self._storages[r].op] for r in storage.readers):
+                most = min(most, 1)
             inner = ({(t, _through(first, way)) for t, first in self._storages[s].steps} for s, way in fused)
             storage.steps = {(i, STRAIGHT), *apart}.union(*inner)
             reads = len(ultimate[i]) + len(storage.outside)

@@ -18,7 +18,7 @@ import torch
 from torch import fx
 
 from ..solve.program import STRAIGHT, Kind, Way
-from .op_traits import base_name, tensor_at
+from .op_traits import base_name, is_scattered, kind_of, tensor_at
 from .sizes import concrete
 from .words import words
 
@@ -56,7 +56,20 @@ class Addressing:
         self._turns[node] = self._shown(node, operands[0]) if kind is Kind.VIEW and operands else ()
         if kind is not Kind.POINTWISE:  # who reads from memory, or writes nothing, is not asked
             return (0,) * len(operands)
-        return tuple(self._places.setdefault(self._read(node, u), len(self._places)) for u in operands)
+        ways = [self._read(node, u) for u in operands]
+        in_rows = [*map(self._lies_in_rows, operands)]
+        if any(in_rows):  # so does the result, then: what lies as an image is read askew
+            is_turned = [u in self._images and not of_rows for u, of_rows in zip(operands, in_rows, strict=True)]
+            ways = [self._in_rows(way) if turned else way for way, turned in zip(ways, is_turned, strict=True)]
+        return tuple(self._places.setdefault(way, len(self._places)) for way in ways)
+
+    def _lies_in_rows(self, node: fx.Node) -> bool:
+        """Whether this is an image, but a view of sums that were scattered into rows: gradients of a pooling are."""
+        base = node.args[0] if kind_of(node) is Kind.VIEW and node in self._images else None
+        return isinstance(base, fx.Node) and base not in self._images and is_scattered(base)
+
+    def _in_rows(self, way: Way) -> Way:
+        return (*way[0], self._number("an image in rows")), way[1]
 
     def _shown(self, view: fx.Node, base: fx.Node) -> tuple[int, ...]:
         """What a view picks of its storage, and in which order; views of equal arguments do so equally."""

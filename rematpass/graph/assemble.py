@@ -80,6 +80,7 @@ def build_program(
         is_heavy=tuple(v.is_heavy for v in values),
         is_drawn=tuple(v.is_drawn for v in values),
         is_scattered=tuple(v.is_scattered for v in values),
+        reads_often=tuple(v.reads_often for v in values),
         forward_outputs=tuple(o for o in joint.forward_outputs if o is not None),
         backward_outputs=tuple(o for o in joint.backward_outputs if o is not None),
         static_bytes=facts.static_bytes + facts.relaid_bytes,

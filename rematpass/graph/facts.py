@@ -22,7 +22,17 @@ from .demands import is_asked_for
 from .flops import count_flops, tensors_in
 from .joins import is_stored_whole, joined_parts
 from .layouts import find_images, is_convolution, lays_out_images, relaid_bytes
-from .op_traits import addend_of, base_name, constants_in, count_operations, is_drawn, is_heavy, is_scattered, kind_of
+from .op_traits import (
+    addend_of,
+    base_name,
+    constants_in,
+    count_operations,
+    is_drawn,
+    is_heavy,
+    is_scattered,
+    kind_of,
+    reads_often,
+)
 from .sizes import OpenSize, concrete, open_sizes
 from .workspace import workspace_bytes
 
@@ -53,6 +63,7 @@ class ValueFacts:
     is_heavy: bool
     is_drawn: bool
     is_scattered: bool
+    reads_often: bool
     access: tuple[int, ...]
     addend: Addend
     operations: int
@@ -167,6 +178,7 @@ def _describe(
         is_heavy=device_type == "cpu" and is_heavy(node),
         is_drawn=is_drawn(node),
         is_scattered=is_scattered(node),
+        reads_often=reads_often(node),
         access=(),
         addend=addend_of(node, device_type),
         operations=count_operations(node, joined_parts(node, device_type)),

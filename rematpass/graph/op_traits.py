@@ -42,6 +42,12 @@ _VIEW = frozenset(("_unsafe_view", "reshape"))
 _HEAVY = words("exp sigmoid tanh log log10 log1p log2")
 _DRAWN = words("inductor_random")
 _SCATTERED = words("embedding_dense_backward index_put scatter scatter_add scatter_reduce _unsafe_index_put")
+_OFTEN = words(
+    "avg_pool2d avg_pool2d_backward avg_pool3d avg_pool3d_backward _adaptive_avg_pool2d adaptive_avg_pool2d",
+    "adaptive_max_pool2d fractional_max_pool2d fractional_max_pool3d _low_memory_max_pool_with_offsets",
+    "max_pool2d_with_indices max_pool2d_with_indices_backward max_pool3d_with_indices upsample_nearest2d",
+    "upsample_nearest2d_backward",
+)
 # What only fills, copies or looks up: nothing is computed.
 _NO_STEPS = words(
     "clone embedding empty empty_like empty_strided fill full full_like lift_fresh_copy new_empty new_empty_strided",
@@ -116,6 +122,11 @@ def is_drawn(node: fx.Node) -> bool:
 def is_scattered(node: fx.Node) -> bool:
     """What Inductor writes into a tensor that is there already (`ir.MutationLayoutSHOULDREMOVE`, 2.11 to 2.15)."""
     return base_name(node.target) in _SCATTERED
+
+
+def reads_often(node: fx.Node) -> bool:
+    """What Inductor stores the input of beforehand, if that is made from several tensors (`realize_hint`, 2.13)."""
+    return base_name(node.target) in _OFTEN
 
 
 def is_unrolled(node: fx.Node) -> bool:

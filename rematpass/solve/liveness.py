@@ -120,8 +120,9 @@ def _live_forward(program: Program, sequence: tuple[int, ...], kept: Iterable[in
 def find_handed_over(program: Program, schedule: Schedule) -> tuple[frozenset[int], frozenset[int]]:
     """Pointwise results that an op reads which is not generated: values of the forward, positions in the backward.
 
-    The model has them in memory from where the schedule computes them. An executor that is not told so may put them
-    off until that reader runs, and their own inputs live as long.
+    And what is in memory whoever reads it and a scatter does, which may not be generated. The model has them in memory
+    from where the schedule computes them. An executor that is not told so may put them off until that reader runs, and
+    their own inputs live as long.
     """
     if not program.is_fusing:
         return frozenset(), frozenset()
@@ -133,7 +134,10 @@ def find_handed_over(program: Program, schedule: Schedule) -> tuple[frozenset[in
 
 def _handed_over(program: Program, trace: Trace) -> BoolArray:
     """Which of the executed ops."""
-    needed = read_by_externs(program, trace) & (program.tables.kind[trace.ops] == Kind.POINTWISE)
+    kind = program.tables.kind[trace.ops]
+    needed = read_by_externs(program, trace) & (kind == Kind.POINTWISE)
+    scattered = trace.reads[program.tables.is_scattered[trace.ops[trace.readers]]]
+    needed[scattered] |= kind[scattered] == Kind.REDUCTION
     result: BoolArray = needed[trace.given :]
     return result
 

@@ -96,6 +96,8 @@ class Program:
         is_heavy: per op, an expensive pointwise function: what has one inside is stored when it has several readers.
         is_drawn: per op, random numbers: stored.
         is_scattered: per op, written into what is there already: no result takes its place. Empty: none.
+        reads_often: per op, reads each element several times: what it reads is stored if made from more than one
+            tensor. Empty: none.
         forward_outputs, backward_outputs: values returned to the caller.
         static_bytes: inputs of the forward, live throughout.
         is_fusing: the executor fuses pointwise ops (a compiler), or runs one op at a time.
@@ -128,6 +130,7 @@ class Program:
     is_fusing: bool
     most_reads: int = 8
     is_scattered: tuple[bool, ...] = ()
+    reads_often: tuple[bool, ...] = ()
     access: tuple[tuple[int, ...], ...] = ()
     ways: tuple[Way, ...] = (STRAIGHT,)
     operations: tuple[int, ...] = ()
@@ -174,6 +177,7 @@ class Program:
             self.is_heavy,
             self.is_drawn,
             self.is_scattered or (False,) * len(self),
+            self.reads_often or (False,) * len(self),
             tuple(map(len, self.outside)),
             is_askew,
             self.operations or (1,) * len(self),
@@ -236,6 +240,7 @@ class Tables:
     in_forward: NDArray[np.bool_]
     is_heavy: NDArray[np.bool_]
     is_scattered: NDArray[np.bool_]
+    reads_often: NDArray[np.bool_]
     length: NDArray[np.int64]
     addend: NDArray[np.int64]
     is_view: NDArray[np.bool_]
@@ -262,6 +267,7 @@ class Tables:
             in_forward=np.array(program.in_forward, dtype=bool),
             is_heavy=np.array(program.is_heavy, dtype=bool),
             is_scattered=np.array(program.is_scattered or (False,) * len(kind), dtype=bool),
+            reads_often=np.array(program.reads_often or (False,) * len(kind), dtype=bool),
             length=np.array(_lengths(program), dtype=np.int64),
             addend=np.array(program.addend or (Addend.BY_OP,) * len(kind), dtype=np.int64),
             is_view=kind == Kind.VIEW,

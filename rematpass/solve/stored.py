@@ -35,6 +35,9 @@ def find_stored(
     kind[: trace.given] = Kind.INPUT
     pointwise = np.flatnonzero(kind == Kind.POINTWISE)
     most_reads = np.where(readers > 1, SHARED_READS, program.most_reads)
+    if program.reads_often:
+        often = trace.reads[tables.reads_often[trace.ops[trace.readers]]]
+        most_reads[often] = np.minimum(most_reads[often], 1)
     most_reads[needed] = -1  # stored whatever it reads
     starts = np.searchsorted(trace.readers, pointwise).tolist()
     stops = np.searchsorted(trace.readers, pointwise, side="right").tolist()

@@ -228,7 +228,7 @@ class _FusionGuard:
     def _saved(self, order: int, inside: set[str]) -> int:
         """Bytes counted twice there: of what is written in the place of what is read."""
         taken = self._taken[order].items()
-        return sum(self._size[heir] for heir, dying in taken if heir not in inside and not inside.issuperset(dying))
+        return sum(self._size[heir] for heir, dying in taken if heir not in inside and inside.isdisjoint(dying))
 
     def _saved_by_both(self, node1: Any, node2: Any, inside: set[str]) -> int:
         """The same where the two run as one: no result takes the place of what another of their loops reads."""
@@ -238,7 +238,8 @@ class _FusionGuard:
             others = [n for n in nodes if n is not node and n.get_name() not in node.ancestors]
             blocked = inside.union(*map(_read_names, others))
             taken = ((heir, self._taken[node.min_order].get(heir, ())) for heir in _written_names(node))
-            saved += sum(self._size[h] for h, dying in taken if h not in inside and not blocked.issuperset(dying))
+            own = {h: dying for h, dying in taken if h not in inside and inside.isdisjoint(dying)}
+            saved += sum(self._size[h] for h, dying in own.items() if not blocked.issuperset(dying))
         return saved
 
     def _measure(self, scheduler: Any) -> None:
@@ -249,8 +250,9 @@ class _FusionGuard:
         self._nodes = [[] for _ in range(count)]
         for node in nodes:
             self._nodes[node.min_order].append(node)
+            first = self._first.get(_several_of(node), node.min_order)
             for name in _written_names(node):
-                self._first.setdefault(name, node.min_order)
+                self._first.setdefault(name, first)
                 self._last.setdefault(name, node.min_order)
             for name in _read_names(node):
                 self._last[name] = max(self._last.get(name, 0), node.max_order)
@@ -271,6 +273,14 @@ class _FusionGuard:
             found = [name for name in dying if 0 < self._size.get(name, 0) == self._size.get(heir)]
             if found:
                 yield heir, found
+
+
+def _several_of(node: Any) -> str:
+    """The buffer that stands for all results of an operator, of which the node hands out one: all are made there."""
+    from torch._inductor.ir import MultiOutput
+
+    source: Any = node.node.inputs[0] if isinstance(node.node, MultiOutput) else None
+    return "" if source is None else str(source.get_name())
 
 
 def _can_take(node: Any, donor: str) -> bool:

@@ -185,3 +185,17 @@ class DroppedScores(nn.Module):
             scores = functional.dropout(torch.softmax(query @ key.transpose(1, 2), -1), 0.1)
             x = x + scores @ value
         return x.square().mean()
+
+
+class Pools(nn.Module):
+    """What a pooling hands back lies in rows, and so does what is made of it: it cannot take an image's place."""
+
+    def __init__(self):
+        super().__init__()
+        self.first, self.second = nn.Conv2d(3, 16, 3, padding=1), nn.Conv2d(16, 32, 3, padding=1)
+        self.norms = nn.ModuleList(nn.BatchNorm2d(channels) for channels in (16, 32))
+
+    def forward(self, x):
+        for convolve, norm in zip((self.first, self.second), self.norms, strict=True):
+            x = functional.max_pool2d(functional.gelu(norm(convolve(x))), 2)
+        return x.square().mean()

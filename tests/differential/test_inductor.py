@@ -210,6 +210,7 @@ KEPT_BY_US = [
     pytest.param(kept_models.Padded, (4, 3, 64, 64), "smallest", id="batch_and_channels_folded"),
     pytest.param(kept_models.Sharpened, (2, 3, 32, 32), "smallest", id="a_sum_of_scattered_terms"),
     pytest.param(kept_models.Joined, (4, 3, 32, 32), "fastest", id="some_channels_of_a_gradient"),
+    pytest.param(kept_models.Pools, (8, 3, 64, 64), "fastest", id="an_image_in_rows"),
     pytest.param(kept_models.DroppedScores, (4, 128, 32), "smallest", id="over_the_numbers_it_draws"),
     pytest.param(kept_models.Windows, (2, 3, 128, 128), "fastest", id="channels_last_in_the_shape"),
 ]

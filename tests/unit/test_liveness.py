@@ -238,11 +238,13 @@ def test_results_of_an_op_that_returns_several_exist_as_soon_as_it_ran():
 
 
 def handed_over(program, sequence):
-    """Positions of the pointwise results that an extern op reads, one op at a time."""
+    """Positions of pointwise results that an extern op reads, and of reductions a scatter does, one op at a time."""
     computed_at, found = {}, set()
     for position, v in enumerate(sequence):
-        if program.kind[v] is Kind.EXTERN:
-            found.update(computed_at[u] for u in program.inputs[v] if u in computed_at)
+        wanted = {(Kind.EXTERN, False): POINTWISE, (REDUCTION, True): REDUCTION}
+        wanted_kind = wanted.get((program.kind[v], program.is_scattered[v]))
+        read = {computed_at[u] for u in program.inputs[v] if u in computed_at}
+        found.update(position for position in read if program.kind[sequence[position]] is wanted_kind)
         if program.root[v] == v:
             computed_at[v] = position
         else:
@@ -250,7 +252,7 @@ def handed_over(program, sequence):
             computed_at.pop(v, None)
             if base in computed_at:
                 computed_at[v] = computed_at[base]
-    return {position for position in found if program.kind[sequence[position]] is Kind.POINTWISE}
+    return found
 
 
 @QUICK
@@ -295,6 +297,20 @@ def test_without_fusion_nothing_needs_a_mark():
     schedule = Schedule(forward_sequence(program), ())
     assert find_handed_over(program, schedule) == (frozenset(), frozenset())
     assert find_handed_over(replace(program, is_fusing=True), schedule) == ({1}, frozenset())
+
+
+def test_what_is_read_often_is_stored_if_made_from_several_tensors():
+    b = Builder()
+    x, y = (b.add(EXTERN, b.given(), size=16) for _ in range(2))
+    one = b.add(POINTWISE, x, size=40)
+    two = b.add(POINTWISE, x, y, size=40)
+    pooled = [b.add(REDUCTION, u, size=1, reads_often=True) for u in (one, two)]
+    summed = b.add(REDUCTION, two, size=1)
+    build = b.finish([*pooled, summed], [], is_fusing=True)
+    schedule = Schedule(forward_sequence(build), ())
+    assert simulate(build, schedule).forward_bytes == (16, 32, 32, 72, 57, 42, 43)
+    rarely = replace(build, reads_often=())
+    assert max(simulate(rarely, schedule).forward_bytes) < 40
 
 
 class TestRandomNumbers:
