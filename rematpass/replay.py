@@ -85,7 +85,9 @@ def _check_kept(plan: Plan, program: Program, decision: Decision, names: Sequenc
 def _explain_graph(plan: Plan, program: Program, facts: Facts) -> str:
     found = list(itertools.islice(_differences(plan, program, facts), MOST_DIFFERENCES))
     what = "; ".join(found) or "its inputs, or how values are made of each other"
-    return f"the plan was made for another graph. What differs: {what}. {_AGAIN}"
+    is_elsewhere = plan.device.startswith("cpu") != (facts.device_type == "cpu")
+    where = f", on {plan.device}: another kind of device runs another" if is_elsewhere else ""
+    return f"the plan was made for another graph{where}. What differs: {what}. {_AGAIN}"
 
 
 def _differences(plan: Plan, program: Program, facts: Facts) -> Iterator[str]:

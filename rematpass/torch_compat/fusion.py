@@ -226,7 +226,10 @@ class _FusionGuard:
         return early - sum(self._size.get(name, 0) for name in inside if self._first[name] <= order <= self._last[name])
 
     def _saved(self, order: int, inside: set[str]) -> int:
-        """Bytes counted twice there: of what is written in the place of what is read."""
+        """Bytes counted twice there: of what is written in the place of what is read.
+
+        What was made in the same kernel comes first (`decide_inplace_update`), and has a place only then.
+        """
         taken = self._taken[order].items()
         return sum(self._size[heir] for heir, dying in taken if heir not in inside and inside.isdisjoint(dying))
 

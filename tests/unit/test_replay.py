@@ -72,10 +72,17 @@ def test_another_graph_is_refused_with_what_differs(half, other, words):
     assert re.search(words, str(error.value))
 
 
-def test_another_device_has_other_memory(half):
+def test_another_device_has_other_memory(tmp_path):
+    model, x, path = nn.Sequential(nn.Linear(32, 48), nn.Tanh(), nn.Linear(48, 32)), torch.ones(256, 32), tmp_path / "p"
+    rematpass.plan(model, (x,), loss=torch.sum, memory_budget="none").save(path)
+    with pytest.raises(PlanFileError, match=r"made for cpu: it counts \d+ bytes while the forward runs"):
+        rematpass.plan(model.to("meta"), (x.to("meta"),), loss=torch.sum, device="l4", plan=path)
+
+
+def test_sums_of_products_make_another_graph_on_another_device(half):
     with torch.device("meta"):
         x = torch.empty(256, 32)
-    with pytest.raises(PlanFileError, match=r"made for cpu: it counts \d+ bytes while the forward runs"):
+    with pytest.raises(PlanFileError, match=r"another graph, on cpu: .* \d x mm"):
         rematpass.plan(Net().to("meta"), (x,), device="l4", plan=half[1])
 
 
