@@ -8,11 +8,14 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
+import torch
 from hypothesis import given
 from hypothesis import strategies as st
+from torch._inductor.ir import ConcatKernel
+from torch._inductor.utils import run_and_get_code
 
-from rematpass.torch_compat import fusion
-from rematpass.torch_compat.fusion import _FusionGuard
+from rematpass.torch_compat import compile_uncached, fusion
+from rematpass.torch_compat.fusion import _FusionGuard, parts_in_place
 
 
 @dataclass
@@ -174,3 +177,28 @@ def test_what_is_allowed_stays_within_the_room(layout, spare, data):
     room = simulate(kernels) + spare
     if allows(room, one, other):
         assert simulate(kernels, one, other) <= room
+
+
+def test_what_is_in_memory_before_it_is_concatenated_stays_there():
+    """By itself Inductor allocates the whole first, and writes every part into it."""
+
+    def join(x, w):
+        state = torch.tanh(x) + x.sin()  # expensive, and read twice
+        return torch.cat([state @ w + state, state, x.cos()], 1)
+
+    def run():
+        torch._dynamo.reset()
+        with compile_uncached():
+            result, (code,) = run_and_get_code(torch.compile(join), *arguments)
+        return result, [line.split(" = ")[1] for line in code.splitlines() if " = empty_strided_cpu((" in line]
+
+    arguments = torch.randn(64, 32), torch.randn(32, 32)
+    before = dict(vars(ConcatKernel))
+    expected, alone = run()
+    with parts_in_place():
+        joined, ours = run()
+    assert dict(vars(ConcatKernel)) == before
+    assert torch.equal(joined, expected)
+    whole, part = (f"empty_strided_cpu((64, {n}), ({n}, 1), torch.float32)" for n in (96, 32))
+    assert alone == [whole]
+    assert ours == [part, whole, part]
