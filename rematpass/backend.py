@@ -24,6 +24,7 @@ from . import torch_compat
 from .device import make_settings
 from .emit.copies import copy_overwritten
 from .emit.layouts import note_layouts
+from .emit.pooled import forget_pooled
 from .errors import RematError
 from .graph.capture import JointProgram, capture_joint, find_overwritten
 from .graph.facts import module_path
@@ -50,6 +51,8 @@ _PLANS = "_rematpass_plans"
 def take_apart(gm: fx.GraphModule, num_fwd_outputs: int, static: list[int] | None, settings: Settings) -> JointProgram:
     """A joint graph as it is planned; see `capture_joint`."""
     copy_overwritten(gm, find_overwritten(gm))
+    if settings.is_fusing:
+        forget_pooled(gm)
     is_fusing, device_type = settings.is_fusing, settings.device_type
     return capture_joint(gm, num_fwd_outputs, static, is_fusing=is_fusing, device_type=device_type)
 

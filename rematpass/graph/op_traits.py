@@ -16,6 +16,7 @@ from torch import fx
 from ..declared import BUILTIN_NAMESPACES
 from ..solve.program import Addend, Kind
 from ..torch_compat import OpOverload, adds_half_bias_in_matmul, unrolled_below
+from .pooling import is_mean, windows_per_element
 from .sizes import concrete
 from .words import words
 
@@ -30,10 +31,10 @@ _POINTWISE = words(
 )
 # Reductions of torch versions that lack the tag, and scatters: inputs may be fused, the result is stored.
 _REDUCTION = words(
-    "all amax amin any argmax argmin avg_pool2d avg_pool2d_backward cumprod cumsum embedding_dense_backward",
+    "all amax amin any argmax argmin cumprod cumsum embedding_dense_backward",
     "index_put logcumsumexp max_pool2d_with_indices_backward _low_memory_max_pool_with_offsets",
     "mean min max norm prod scatter scatter_add scatter_reduce std sum var var_mean _unsafe_index_put _softmax",
-    "_log_softmax adaptive_avg_pool2d _adaptive_avg_pool2d",
+    "_log_softmax _adaptive_avg_pool2d",
 )
 # Those of them that Inductor writes out where they are few (`Reduction.create`, 2.11 to 2.15).
 _UNROLLED = words("all amax amin any mean prod sum")
@@ -55,7 +56,14 @@ _NO_STEPS = words(
 )
 # What asks of every element whether it lies in a part: one or two comparisons of its place, a choice.
 _PLACED = words("select_backward select_scatter slice_backward slice_scatter")
-_STEPS = dict.fromkeys(_PLACED, 2) | {"constant_pad_nd": 5, "slice_backward": 4, "slice_scatter": 4}
+# What asks in which window an element lies: 24 and 33 steps, loads and constants counted, in torch 2.13.
+_STEPS = dict.fromkeys(_PLACED, 2) | {
+    "avg_pool2d_backward": 23,
+    "avg_pool3d_backward": 32,
+    "constant_pad_nd": 5,
+    "slice_backward": 4,
+    "slice_scatter": 4,
+}
 # Numbers among the arguments of these are sizes, axes or exponents that are multiplied out.
 _NO_CONSTANTS = words("arange cat embedding eye gather index iota pow roll repeat _unsafe_index")
 
@@ -91,6 +99,11 @@ def kind_of(node: fx.Node) -> Kind:
         return Kind.SYMBOL
     if node.target is operator.getitem:
         return Kind.PART
+    if is_mean(node):
+        return Kind.REDUCTION
+    windows = windows_per_element(node)
+    if windows:  # in several, its function is so long that Inductor stores what comes of it
+        return Kind.POINTWISE if windows == 1 else Kind.REDUCTION
     return _kind_of_target(node.target)
 
 
@@ -130,7 +143,9 @@ def reads_often(node: fx.Node) -> bool:
 
 
 def is_unrolled(node: fx.Node) -> bool:
-    """Whether the operator reduces so few elements to one that Inductor computes it inside its readers."""
+    """Whether the operator reduces so few elements to one that Inductor may compute it inside its readers."""
+    if is_mean(node):
+        return True
     if base_name(node.target) not in _UNROLLED or not node.all_input_nodes:
         return False
     before, after = node.all_input_nodes[0].meta.get("val"), node.meta.get("val")

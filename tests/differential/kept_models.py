@@ -199,3 +199,30 @@ class Pools(nn.Module):
         for convolve, norm in zip((self.first, self.second), self.norms, strict=True):
             x = functional.max_pool2d(functional.gelu(norm(convolve(x))), 2)
         return x.square().mean()
+
+
+class Averages(nn.Module):
+    """Means over windows: what they are taken of is left where it is, their gradient is computed in its readers."""
+
+    def __init__(self):
+        super().__init__()
+        self.layers = nn.ModuleList(nn.Conv2d(width, 2 * width, 3, padding=1) for width in (4, 8, 16))
+        self.norms = nn.ModuleList(nn.BatchNorm2d(2 * width) for width in (4, 8, 16))
+
+    def forward(self, x):
+        for convolve, norm in zip(self.layers, self.norms, strict=True):
+            x = functional.avg_pool2d(functional.silu(norm(convolve(x))), 2)
+        return x.square().mean()
+
+
+class Transition(nn.Module):
+    """A convolution, then a mean over windows, as DenseNet halves its images: nobody needs the large one again."""
+
+    def __init__(self):
+        super().__init__()
+        self.layers = nn.ModuleList(nn.Conv2d(8, 8, 1) for _ in range(3))
+
+    def forward(self, x):
+        for convolve in self.layers:
+            x = functional.avg_pool2d(convolve(x), 2)
+        return x.square().mean()

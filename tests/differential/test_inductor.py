@@ -225,6 +225,16 @@ def test_the_plan_is_kept(make, shape, end):
     assert measured <= plan.peak_bytes * 1.005
 
 
+@pytest.mark.parametrize("make", [kept_models.Averages, kept_models.Transition])
+@pytest.mark.parametrize("end", ["fastest", "smallest"])
+def test_means_over_windows_take_what_is_planned(make, end):
+    torch.manual_seed(0)
+    model, x = make(), torch.randn(8, 4 if make is kept_models.Averages else 8, 64, 64)
+    budget = getattr(rematpass.plan(model, (x,), memory_budget="none"), f"{end}_peak_bytes")
+    plan, _, measured = compiled_step(model, x, budget)
+    assert plan.peak_bytes * 0.97 <= measured <= plan.peak_bytes * 1.005
+
+
 class Separable(nn.Module):
     """Convolutions of one channel each: plain torch.compile lays their gradients out anew, twice."""
 

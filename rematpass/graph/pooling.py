@@ -1,0 +1,50 @@
+"""How Inductor computes means over windows, and their gradients.
+
+In: one FX node. Out: whether it is one that Inductor writes itself, and in how many windows an element lies.
+Never looks at the rest of the graph.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import cast
+
+import torch
+from torch import fx
+
+aten = torch.ops.aten
+# Means over larger windows, and gradients in more windows, are torch's own kernels (`_avg_poolnd` and
+# `avg_pool2d_backward` in torch/_inductor/lowering.py, 2.11 to 2.15).
+MOST_WRITTEN_OUT = 25
+_MEANS = (aten.avg_pool2d.default, aten.avg_pool3d.default)
+_GRADIENTS = (aten.avg_pool2d_backward.default, aten.avg_pool3d_backward.default)
+
+
+def is_mean(node: fx.Node) -> bool:
+    """Whether the node takes means over windows that Inductor computes itself."""
+    if node.target not in _MEANS:
+        return False
+    window, step = _window_and_step(node)
+    return math.prod(window) <= MOST_WRITTEN_OUT or window == step
+
+
+def windows_per_element(node: fx.Node) -> int:
+    """Of the gradient of a mean: how many windows an element lies in; 0 if torch computes it, or it is none."""
+    if node.target not in _GRADIENTS:
+        return 0
+    count = math.prod(map(_overlap, *_window_and_step(node)))
+    return count if count <= MOST_WRITTEN_OUT else 0
+
+
+def _window_and_step(node: fx.Node) -> tuple[list[int], list[int]]:
+    """Window and step of a mean or of its gradient, a number per dimension."""
+    first = 2 if node.target in _GRADIENTS else 1
+    dimensions = 2 if node.target in (_MEANS[0], _GRADIENTS[0]) else 3
+    numbers = [cast("Sequence[int]", argument) for argument in node.args[first : first + 2]]
+    window, *given = ([*row] * dimensions if len(row) == 1 else [*row] for row in numbers)
+    return window, next(filter(None, given), window)
+
+
+def _overlap(window: int, step: int) -> int:
+    return max(max(i // step - max(0, (i - window) // step), 1) for i in range(window * 2))

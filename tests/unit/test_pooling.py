@@ -1,0 +1,82 @@
+"""How Inductor computes means over windows, and what their gradients are asked for."""
+
+import pytest
+import torch
+from torch import fx
+from torch.fx.experimental.proxy_tensor import make_fx
+from torch.nn import functional
+
+from rematpass.emit.pooled import forget_pooled
+from rematpass.graph.op_traits import is_unrolled, kind_of
+from rematpass.graph.pooling import windows_per_element
+from rematpass.solve.program import Kind
+
+aten = torch.ops.aten
+
+
+def gradient_of(pool, *shape, dtype=torch.float32) -> tuple[fx.GraphModule, torch.Tensor]:
+    """The graph of pooling and of its gradient for ones."""
+
+    def both(x):
+        return torch.autograd.grad(pool(x).sum(), x)
+
+    x = torch.randn(*shape, dtype=dtype, requires_grad=True)
+    return make_fx(both, tracing_mode="fake")(x), x
+
+
+def node_of(graph: fx.GraphModule, targets) -> fx.Node:
+    return next(n for n in graph.graph.nodes if n.target in targets)
+
+
+GRADIENTS = (aten.avg_pool2d_backward.default, aten.avg_pool3d_backward.default)
+MEANS = (aten.avg_pool2d.default, aten.avg_pool3d.default)
+
+
+@pytest.mark.parametrize(
+    ("pool", "shape", "windows", "kind", "kind_of_mean"),
+    [
+        (lambda x: functional.avg_pool2d(x, 2), (1, 2, 8, 8), 1, Kind.POINTWISE, Kind.REDUCTION),
+        (lambda x: functional.avg_pool2d(x, (1, 4)), (1, 2, 8, 8), 1, Kind.POINTWISE, Kind.REDUCTION),
+        (lambda x: functional.avg_pool2d(x, 6), (1, 2, 12, 12), 1, Kind.POINTWISE, Kind.REDUCTION),
+        (lambda x: functional.avg_pool2d(x, 3, 2, 1), (1, 2, 8, 8), 4, Kind.REDUCTION, Kind.REDUCTION),
+        (lambda x: functional.avg_pool2d(x, 3, 1, 1), (1, 2, 8, 8), 9, Kind.REDUCTION, Kind.REDUCTION),
+        (lambda x: functional.avg_pool2d(x, 7, 1), (1, 2, 8, 8), 0, Kind.EXTERN, Kind.EXTERN),
+        (lambda x: functional.avg_pool3d(x, 2), (1, 2, 4, 8, 8), 1, Kind.POINTWISE, Kind.REDUCTION),
+        (lambda x: functional.avg_pool3d(x, 3, 2, 1), (1, 2, 4, 8, 8), 8, Kind.REDUCTION, Kind.EXTERN),
+    ],
+)
+def test_windows_are_counted_as_inductor_does(pool, shape, windows, kind, kind_of_mean):
+    graph, _ = gradient_of(pool, *shape)
+    gradient, mean = node_of(graph, GRADIENTS), node_of(graph, MEANS)
+    assert windows_per_element(gradient) == windows
+    assert (kind_of(gradient), kind_of(mean)) == (kind, kind_of_mean)
+    assert is_unrolled(mean) == (kind_of_mean is Kind.REDUCTION)
+    assert windows_per_element(mean) == 0
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+def test_what_was_pooled_is_not_read_again(dtype):
+    graph, x = gradient_of(lambda x: functional.avg_pool2d(x, 3, 2, 1), 1, 2, 8, 8, dtype=dtype)
+    expected = graph(x)
+    forget_pooled(graph)
+    graph.graph.lint()
+    shape = node_of(graph, GRADIENTS).args[1]
+    value = shape.meta["val"]
+    assert shape.target == aten.expand.default
+    assert (value.shape, value.dtype, value.untyped_storage().nbytes()) == (x.shape, dtype, dtype.itemsize)
+    assert all(map(torch.equal, graph(x), expected))
+
+
+def test_the_kernel_of_torch_gets_the_tensor_itself():
+    graph, _ = gradient_of(lambda x: functional.avg_pool2d(x, 7, 1), 1, 2, 8, 8)
+    before = node_of(graph, GRADIENTS).args
+    forget_pooled(graph)
+    assert node_of(graph, GRADIENTS).args == before
+
+
+def test_sizes_that_are_not_known_are_asked_of_the_tensor():
+    x = torch.randn(1, 2, 8, 8, requires_grad=True)
+    graph = make_fx(lambda x: torch.autograd.grad(functional.avg_pool2d(x, 2).sum(), x), tracing_mode="symbolic")(x)
+    before = node_of(graph, GRADIENTS).args
+    forget_pooled(graph)
+    assert node_of(graph, GRADIENTS).args == before
