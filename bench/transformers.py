@@ -145,7 +145,8 @@ class Llama(nn.Module):
         angles = torch.outer(torch.arange(length), ROTARY_BASE ** (-torch.arange(0, HEAD_WIDTH, 2) / HEAD_WIDTH))
         self.register_buffer("cosine", torch.cat((angles, angles), dim=-1).cos())
         self.register_buffer("sine", torch.cat((angles, angles), dim=-1).sin())
-        self.register_buffer("future", torch.ones(length, length, dtype=torch.bool).triu(1))
+        masked = 0 if is_fused else length  # a fused kernel masks by itself
+        self.register_buffer("future", torch.ones(masked, masked, dtype=torch.bool).triu(1))
 
     def forward(self, ids: Tensor, targets: Tensor) -> Tensor:
         """Mean cross-entropy."""
