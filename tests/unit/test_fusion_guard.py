@@ -11,7 +11,7 @@ import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
-from torch._inductor.ir import ConcatKernel
+from torch._inductor.ir import ConcatKernel, MultiOutput
 from torch._inductor.utils import run_and_get_code
 
 from rematpass.torch_compat import compile_uncached, fusion
@@ -28,6 +28,7 @@ class Kernel:
     ancestors: set[str]
     users: list[Any] = field(default_factory=list)
     scheduler: Any = None
+    result_of: str = ""
 
     @property
     def min_order(self) -> int:
@@ -37,8 +38,12 @@ class Kernel:
     can_inplace = True
 
     @property
-    def node(self) -> Kernel:
-        return self
+    def node(self) -> Kernel | MultiOutput:
+        if not self.result_of:
+            return self
+        one_of_several = MultiOutput.__new__(MultiOutput)
+        object.__setattr__(one_of_several, "inputs", [SimpleNamespace(get_name=lambda: self.result_of)])
+        return one_of_several
 
     def get_name(self) -> str:
         return f"op{self.order}"
@@ -110,13 +115,10 @@ def simulate(kernels: list[Kernel], one: Kernel | None = None, other: Kernel | N
             alive[i] += 0 if is_inside[kernel.order] else kernel.size
         others = [k for k in here if k is not kernel and k.get_name() not in kernel.ancestors]
         donors = (kernels[int(name.removeprefix("buf"))] for name in kernel.reads)
-        if not is_inside[kernel.order] and any(
-            last[d.order] == start
-            and d.size == kernel.size
-            and not is_inside[d.order]
-            and not any(d.written in k.reads for k in others)
-            for d in donors
-        ):
+        dying = [d for d in donors if last[d.order] == start and d.size == kernel.size]
+        # What was made in the same kernel comes first, and has no place to give.
+        has_place = any(not any(d.written in k.reads for k in others) for d in dying)
+        if has_place and not is_inside[kernel.order] and not any(is_inside[d.order] for d in dying):
             alive[start] -= kernel.size
     return max(alive)
 
@@ -156,6 +158,24 @@ def test_a_result_takes_no_place_that_the_other_still_reads():
     assert simulate(kernels, kernels[1], kernels[2]) == 12
     assert not allows(9, kernels[1], kernels[2])
     assert allows(12, kernels[1], kernels[2])
+
+
+def test_what_is_made_in_the_kernel_comes_before_what_dies_there():
+    """Kernel 4 would write over what 0 wrote, were it not one with 2, whose result comes first and is not stored."""
+    kernels = make_kernels([([], 4), ([], 10), ([1], 4), ([], 1), ([0, 2], 4), ([3, 4], 1)])
+    assert simulate(kernels, kernels[2], kernels[4]) == 18
+    assert not allows(17, kernels[2], kernels[4])
+    assert allows(18, kernels[2], kernels[4])
+
+
+def test_what_an_operator_returns_is_there_from_the_first_of_its_results_on():
+    """Kernel 0 makes what 1 and 5 hand out: while 2 and 4 run as one, both are alive."""
+    kernels = make_kernels([([], 0), ([0], 4), ([1], 3), ([], 1), ([2], 2), ([0], 4), ([3, 4, 5], 1)])
+    assert allows(9, kernels[2], kernels[4])
+    for place in (1, 5):
+        kernels[place].result_of = kernels[0].written
+    assert not allows(9, kernels[2], kernels[4])
+    assert allows(10, kernels[2], kernels[4])
 
 
 @st.composite
@@ -202,3 +222,28 @@ def test_what_is_in_memory_before_it_is_concatenated_stays_there():
     whole, part = (f"empty_strided_cpu((64, {n}), ({n}, 1), torch.float32)" for n in (96, 32))
     assert alone == [whole]
     assert ours == [part, whole, part]
+
+
+def test_a_part_that_is_computed_again_elsewhere_does_not_hold_the_whole():
+    """By itself Inductor reads it back out of the whole, which lives until then."""
+
+    def join(x, y, narrow, widen):
+        part = x * y
+        product = torch.cat([part, x + y], 1) @ narrow
+        return torch.tanh(product @ widen) * part
+
+    def run():
+        torch._dynamo.reset()
+        with compile_uncached():
+            result, (code,) = run_and_get_code(torch.compile(join), *arguments)
+        body = code[code.index("def call(") :]
+        whole = next(line.split(" = ")[0].strip() for line in body.splitlines() if "((64, 64), (64, 1)" in line)
+        second = body.index("extern_kernels.mm(", body.index("extern_kernels.mm(") + 1)
+        return result, f"del {whole}\n" in body[:second]
+
+    arguments = [torch.randn(*shape) for shape in ((64, 32), (64, 32), (64, 16), (16, 32))]
+    expected, is_freed_alone = run()
+    with parts_in_place():
+        result, is_freed = run()
+    assert torch.equal(result, expected)
+    assert (is_freed_alone, is_freed) == (False, True)
