@@ -259,12 +259,14 @@ class _FusionGuard:
         return sum(self._size[heir] for heir, dying in taken if heir not in inside and inside.isdisjoint(dying))
 
     def _saved_by_both(self, node1: Any, node2: Any, inside: set[str]) -> int:
-        """The same where the two run as one: no result takes the place of what another of their loops reads."""
+        """The same where the two run as one: no result takes the place of what is read besides, or after them."""
         nodes = (*node1.get_nodes(), *node2.get_nodes())
+        orders = range(min(node.min_order for node in nodes), max(node.max_order for node in nodes) + 1)
+        between = [node for order in orders for node in self._nodes[order] if node not in nodes]
         saved = 0
         for node in nodes:
             others = [n for n in nodes if n is not node and n.get_name() not in node.ancestors]
-            blocked = inside.union(*map(_read_names, others))
+            blocked = inside.union(*map(_read_names, (*others, *between)))
             taken = ((heir, self._taken[node.min_order].get(heir, ())) for heir in _written_names(node))
             own = {h: dying for h, dying in taken if h not in inside and inside.isdisjoint(dying)}
             saved += sum(self._size[h] for h, dying in own.items() if not blocked.issuperset(dying))

@@ -160,6 +160,15 @@ def test_a_result_takes_no_place_that_the_other_still_reads():
     assert allows(12, kernels[1], kernels[2])
 
 
+def test_a_result_takes_no_place_that_is_read_between():
+    """Kernel 4 would write over what 2 wrote; run with 2, it comes before 3, which reads that."""
+    kernels = make_kernels([([], 2), ([], 1), ([0], 1), ([2], 1), ([2], 1), ([], 1)])
+    assert simulate(kernels) == 4
+    assert simulate(kernels, kernels[2], kernels[4]) == 5
+    assert not allows(4, kernels[2], kernels[4])
+    assert allows(5, kernels[2], kernels[4])
+
+
 def test_what_is_made_in_the_kernel_comes_before_what_dies_there():
     """Kernel 4 would write over what 0 wrote, were it not one with 2, whose result comes first and is not stored."""
     kernels = make_kernels([([], 4), ([], 10), ([1], 4), ([], 1), ([0, 2], 4), ([3, 4], 1)])
