@@ -255,8 +255,6 @@ class _Half:
         new = self._storages[made]
         askew = {s for s, way in sources[made] if way != STRAIGHT}
         straight = [self._storages[s] for s, way in sources[made] if way == STRAIGHT and s not in askew]
-        if any(s.is_fused and s.size == new.size for s in straight):  # random numbers of its own, which it writes over
-            return 0
         dying = (s for s in straight if not s.is_fused and not self._is_scattered(s))
         return new.size if any(s.needed_until == new.born and s.size == new.size for s in dying) else 0
 

@@ -7,20 +7,19 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from typing import cast
+from typing import Any, cast
 
 import torch
 from torch import fx
 
 from ..formula.pieces import Part
 from ..torch_compat import IMAGE_RANK, num_threads
+from .blocked_convolution import BLOCK_CHANNELS, Convolution
 from .gpu_attention import gpu_attention_parts
 from .layouts import is_convolution, is_of_images, weight_copy_bytes
 from .op_traits import base_name, tensor_at
 from .sizes import concrete
 
-# Channels per block of oneDNN's layouts with AVX-512 (8 with AVX2, where this counts too much for few channels).
-BLOCK_CHANNELS = 16
 # What a channels-last primitive takes per thread, and up to twice more, besides its weights
 # (2026-11, torch 2.13, AVX-512).
 THREAD_BYTES = 4096
@@ -28,11 +27,6 @@ THREAD_BYTES = 4096
 # of inputs by a whole block of outputs: 257 times the weight for 5 x 5 to 9 x 9, twice for 2 x 2 and 3 x 3 (2026-11);
 # also where these are dilated, but for strided ones, or the image has fewer rows than the kernel (`_pads_depthwise`).
 DEPTHWISE_KERNEL = 3
-# What a oneDNN primitive takes besides its copies: 8,448 bytes at 16 and 32 channels, up to 1.3 % of the peak more with
-# bias (2026-11, torch 2.13). With neither, a network of small convolutions measures 1.3 % above its prediction; twice
-# as much would predict it about 2 % too high.
-PRIMITIVE_BYTES = 8448
-PRIMITIVE_SHARE = 0.02
 # Copies that linear algebra makes of what it reads first: of all of it, and of one matrix of a batch (2026-11, torch
 # 2.13, 64 to 512 rows; LAPACK's own scratch for small matrices in the latter). Others took less than 6 %.
 MATRIX_COPIES = {
@@ -121,18 +115,41 @@ def _is_row_major(tensor: torch.Tensor) -> bool:
 
 
 def _cpu_convolution(node: fx.Node) -> int:
-    """OneDNN works on blocked copies of what it reads and writes, unless they are channels-last already.
+    """Where images are not laid out channels last."""
+    is_backward = base_name(node.target) == "convolution_backward"
+    image, weight = (tensor_at(node, i + is_backward) for i in range(2))
+    result = tensor_at(node, 0) if is_backward else node.meta.get("val")
+    if image is None or weight is None or not isinstance(result, torch.Tensor) or image.device.type != "cpu":
+        return 0
+    *steps, is_transposed, _, groups = cast("Sequence[Any]", node.args[3 + is_backward : 9 + is_backward])
+    if is_transposed:  # the gradient of one that reads what this one writes
+        image, result = result, image
+    stride, padding, dilation = (_per_dimension(step, image.ndim - 2) for step in steps)
+    is_float = image.dtype is weight.dtype is torch.float32
+    convolution = Convolution(
+        batch=concrete(image.shape[0]),
+        inputs=concrete(image.shape[1]),
+        outputs=concrete(result.shape[1]),
+        image=[*map(concrete, image.shape[2:])],
+        out=[*map(concrete, result.shape[2:])],
+        kernel=[*map(concrete, weight.shape[2:])],
+        stride=stride,
+        padding=padding,
+        dilation=dilation,
+        groups=groups,
+        is_transposed=bool(is_transposed),
+        item_bytes=image.element_size(),
+        is_refusable=is_float and groups == 1 and image.ndim <= IMAGE_RANK,
+    )
+    if is_backward:
+        of_read, of_weight, _ = cast("Sequence[bool]", node.args[10])
+        return convolution.backward_bytes(num_threads(), of_read=of_read, of_weight=of_weight)
+    return convolution.forward_bytes(num_threads())
 
-    Measured 2026-11 (torch 2.13): forward takes output + weight, backward input + output + weight, channels padded to
-    BLOCK_CHANNELS, and up to PRIMITIVE_BYTES and PRIMITIVE_SHARE more.
-    """
-    name = base_name(node.target)
-    tensors = [tensor_at(node, i) for i in range(3)] if name == "convolution_backward" else [tensor_at(node, 1)]
-    value = node.meta.get("val")
-    if isinstance(value, torch.Tensor):
-        tensors.append(value)
-    blocked = sum(_blocked_bytes(t) for t in tensors if t is not None and t.device.type == "cpu")
-    return math.ceil(blocked * (1 + PRIMITIVE_SHARE)) + PRIMITIVE_BYTES if blocked else 0
+
+def _per_dimension(step: object, count: int) -> list[int]:
+    steps = [*map(concrete, cast("Sequence[int]", step))]
+    return steps * count if len(steps) == 1 else steps
 
 
 def _cpu_convolution_channels_last(node: fx.Node) -> int:
@@ -226,11 +243,3 @@ def _refolded_bytes(argument: object) -> int:
     if any(folded == [size for size in shape if size != 1] for shape in there):
         return 0
     return _bytes_of(image)
-
-
-def _blocked_bytes(tensor: torch.Tensor) -> int:
-    """Bytes of a copy with its channels (dimension 1) padded to whole blocks."""
-    sizes = [concrete(size) for size in tensor.shape]
-    if len(sizes) > 1:
-        sizes[1] = -(-sizes[1] // BLOCK_CHANNELS) * BLOCK_CHANNELS
-    return math.prod(sizes) * tensor.element_size()

@@ -179,25 +179,14 @@ def _find_lives(program: Program, trace: Trace, final: IntArray, free: IntArray 
 def _find_dying(
     program: Program, trace: Trace, lives: Lives, sources: dict[int, Sequence[int] | Set[int]]
 ) -> Iterator[tuple[int, list[int]]]:
-    """Pointwise results in memory, each with the storages it reads last and could write over.
-
-    What draws its own random numbers writes over these, which have no other place, and over nothing else.
-    """
+    """Pointwise results in memory, each with the storages it reads last and could write over."""
     may_take = lives.is_stored.copy()
-    drawn = _drawn_inside(program, trace, lives)
     if program.is_scattered:
         may_take[trace.given :] &= ~program.tables.is_scattered[trace.ops[trace.given :]]
     is_stored, may, end, width = lives.is_stored.tolist(), may_take.tolist(), lives.end.tolist(), len(trace.ops) + 1
     for i, read in sources.items():
-        if is_stored[i] and not any(lives.size[d] == lives.size[i] for d in drawn.intersection(straight(read, width))):
+        if is_stored[i]:
             yield i, [d for d in straight(read, width) if end[d] == i and may[d]]
-
-
-def _drawn_inside(program: Program, trace: Trace, lives: Lives) -> set[int]:
-    """Random numbers that never reach memory."""
-    if True not in program.is_drawn:
-        return set()
-    return {i for i in np.flatnonzero(~lives.is_stored).tolist() if program.is_drawn[trace.ops[i]]}
 
 
 def _sizes(program: Program, trace: Trace) -> IntArray:

@@ -17,7 +17,8 @@ from torch._dynamo.eval_frame import innermost_backend  # 2.11-2.15
 from torch._dynamo.exc import ShortenTraceback  # 2.11-2.15
 
 from .draws import draws_in_order
-from .fusion import calls_within, guarded_choices, parts_in_place
+from .fusion import calls_within, guarded_choices
+from .places import parts_in_place, stored_places_first
 
 # Dimensions of a batch of images.
 IMAGE_RANK = 4
@@ -80,6 +81,7 @@ def inner_compiler(
         room = room_bytes(is_backward)
         with contextlib.ExitStack() as stack:
             stack.enter_context(draws_in_order())
+            stack.enter_context(stored_places_first())
             stack.enter_context(_images_laid_out(store_images, None if is_backward else find_images))
             if not is_backward:
                 is_relaid = bool(GraphLowering.decide_layout_opt(args[0], is_inference=False))

@@ -78,66 +78,6 @@ def calls_within(room_bytes: int) -> Iterator[None]:
         scheduling.ready_to_flush = original
 
 
-@contextlib.contextmanager
-def parts_in_place() -> Iterator[None]:
-    """Inside, what is concatenated and read elsewhere, too, is no part of the whole (`ConcatKernel`, 2.11-2.15).
-
-    By itself Inductor has each part written into the whole, for all its readers. What is in memory before has the whole
-    allocated as early; what other readers could compute again lets the whole live as long as they do. Hidden states of
-    an unrolled recurrent loop, each with the input of a step, took 4 % more than planned for the one, 2 % for the
-    other. Here the one stays where it is, and is copied; of the other the whole has a computation of its own.
-    """
-    from torch._inductor.ir import Buffer, ConcatKernel
-
-    kernel: Any = ConcatKernel
-    create, may_move = kernel.create, kernel.can_realize_into_without_copy
-    originals = {name: vars(kernel)[name] for name in ("create", "can_realize_into_without_copy")}
-    there: list[Any] = []
-
-    def create_in_place(inputs: Any, dim: int) -> Any:
-        boxes = [_storage_box(part) for part in inputs]
-        there[:] = [box for box in boxes if box is not None and isinstance(box.data, Buffer)]
-        try:
-            return create([*map(_computed_apart, inputs)], dim)
-        finally:
-            there.clear()
-
-    def may_move_late(source: Any, *whole: Any) -> bool:
-        box = _storage_box(source)
-        return all(box is not other for other in there) and bool(may_move(source, *whole))
-
-    kernel.create, kernel.can_realize_into_without_copy = create_in_place, may_move_late
-    try:
-        yield
-    finally:
-        for name, original in originals.items():
-            setattr(kernel, name, original)
-
-
-def _storage_box(tensor: Any) -> Any:
-    """What holds the buffer or the function of a tensor; None of a view."""
-    from torch._inductor.ir import StorageBox, TensorBox
-
-    box = tensor.data if isinstance(tensor, TensorBox) else tensor
-    return box if isinstance(box, StorageBox) else None
-
-
-def _computed_apart(part: Any) -> Any:
-    """The same function in a box of its own, where nothing is in memory yet."""
-    from torch._inductor.ir import Pointwise
-
-    box = _storage_box(part)
-    if box is None or not isinstance(box.data, Pointwise):
-        return part
-    function = box.data
-    return Pointwise.create(
-        device=function.get_device(),
-        dtype=function.get_dtype(),
-        inner_fn=function.make_loader(),
-        ranges=function.get_size(),
-    )
-
-
 class _CallEnds:
     """After which kernels a call has to end, so that live memory stays within the plan's."""
 
@@ -189,10 +129,10 @@ def _with_what_runs_nothing(nodes: Iterable[Any]) -> Iterator[tuple[Any, ...]]:
 
 
 def _stored_names(nodes: Iterable[Any]) -> set[str]:
-    return {name for node in nodes for name in set(_written_names(node)) - _inside(node)}
+    return {name for node in nodes for name in set(_written_names(node)) - made_inside(node)}
 
 
-def _inside(*nodes: Any) -> set[str]:
+def made_inside(*nodes: Any) -> set[str]:
     """What one kernel of `nodes` writes for itself only and does not store; sums that its other loops read are."""
     own = {name for node in nodes for name in node.get_operation_names()}
     parts = (part for node in nodes for part in node.get_nodes() if not part.is_reduction())
@@ -229,7 +169,7 @@ class _FusionGuard:
             return False
         if self._scheduler is not scheduler:
             self._measure(scheduler)
-        inside = _inside(node1, node2)
+        inside = made_inside(node1, node2)
         moved = {name for node in self._moved(node1, node2, low, high) for name in _written_names(node)} - inside
         places = range(low, high + 1)
         needed = [self._live[i] + self._added(i, moved, inside) - self._saved(i, inside) for i in places]
@@ -251,12 +191,9 @@ class _FusionGuard:
         return early - sum(self._size.get(name, 0) for name in inside if self._first[name] <= order <= self._last[name])
 
     def _saved(self, order: int, inside: set[str]) -> int:
-        """Bytes counted twice there: of what is written in the place of what is read.
-
-        What was made in the same kernel comes first (`decide_inplace_update`), and has a place only then.
-        """
+        """Bytes counted twice there: of what is written in the place of what is read (`stored_places_first`)."""
         taken = self._taken[order].items()
-        return sum(self._size[heir] for heir, dying in taken if heir not in inside and inside.isdisjoint(dying))
+        return sum(self._size[heir] for heir, dying in taken if heir not in inside and not inside.issuperset(dying))
 
     def _saved_by_both(self, node1: Any, node2: Any, inside: set[str]) -> int:
         """The same where the two run as one: no result takes the place of what is read besides, or after them."""
@@ -267,9 +204,8 @@ class _FusionGuard:
         for node in nodes:
             others = [n for n in nodes if n is not node and n.get_name() not in node.ancestors]
             blocked = inside.union(*map(_read_names, (*others, *between)))
-            taken = ((heir, self._taken[node.min_order].get(heir, ())) for heir in _written_names(node))
-            own = {h: dying for h, dying in taken if h not in inside and inside.isdisjoint(dying)}
-            saved += sum(self._size[h] for h, dying in own.items() if not blocked.issuperset(dying))
+            own = {heir: self._taken[node.min_order].get(heir, ()) for heir in set(_written_names(node)) - inside}
+            saved += sum(self._size[heir] for heir, dying in own.items() if not blocked.issuperset(dying))
         return saved
 
     def _measure(self, scheduler: Any) -> None:

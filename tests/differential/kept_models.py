@@ -173,7 +173,7 @@ class Joined(nn.Module):
 
 
 class DroppedScores(nn.Module):
-    """BERT's attention written out: scores after dropout are written over the random numbers, not over the products."""
+    """BERT's attention written out: scores after dropout are written over the products, whatever else is read first."""
 
     def __init__(self):
         super().__init__()
