@@ -9,7 +9,6 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
-from itertools import pairwise
 
 from ..errors import SplitError
 from ..solve.program import STRAIGHT, Addend, Kind, Program, Schedule, Way
@@ -152,8 +151,12 @@ class _Half:
         """Bytes while each op runs; the storages in `held` outlive the half."""
         sources = self._fuse(held) if self._program.is_fusing else {}
         self._find_ends(held)
-        if self._fuse_drawn(sources):
+        if self._fuse_neighbours(sources):
             self._find_ends(held)
+        inner: dict[int, list[int]] = {}
+        for s in sources:
+            if self._storages[s].is_fused:
+                inner.setdefault(self._storages[s].needed_until, []).append(s)
         freed = [0] * (len(self._ops) + 1)
         live = 0
         for storage in self._storages:
@@ -167,7 +170,7 @@ class _Half:
                 storage = self._storages[made]
                 live += storage.size
                 freed[min(max(storage.needed_until, moment) + 1, len(self._ops))] += storage.size
-            taken = self._taken_over(made, sources)
+            taken = self._taken_over(made, sources, inner.get(moment, []))
             result.append(live - taken + self._program.workspace_bytes[op])
         return result
 
@@ -221,20 +224,27 @@ class _Half:
         scalars = {c for op in ops for c in program.constants[op]} if program.constants else ()
         return sums + own + len(scalars)
 
-    def _fuse_drawn(self, sources: dict[int, set[Load]]) -> bool:
-        """Mark random numbers that only the kernel right behind them reads, one each; says whether there are any."""
-        kernels = [i for i, storage in enumerate(self._storages) if storage.born >= 0 and not storage.is_fused]
+    def _fuse_neighbours(self, sources: dict[int, set[Load]]) -> bool:
+        """Mark what only the kernel right behind it reads, element for element; says whether there is any."""
+        together: list[int] = []
         found = []
-        for i, following in pairwise(kernels):
-            drawn, reader = self._storages[i], self._storages[following]
-            ways = {way for s, way in sources.get(following, ()) if s == i}
-            is_only_reader = ways == {STRAIGHT} and drawn.needed_until == reader.born
-            is_as_long = 4 * reader.size in [width * drawn.size for width in (1, 2, 4, 8)]
-            if self._program.is_drawn[drawn.op] and is_only_reader and is_as_long:
-                found.append(drawn)
-        for drawn in found:
-            drawn.is_fused = True
+        kernels = [i for i, storage in enumerate(self._storages) if storage.born >= 0 and not storage.is_fused]
+        for i in reversed(kernels):
+            storage = self._storages[i]
+            ways = {way for r in together for s, way in sources[r] if s == i}
+            is_only_reader = ways == {STRAIGHT} and storage.needed_until in [self._storages[r].born for r in together]
+            if i in sources and is_only_reader and self._is_as_long(storage, self._storages[together[0]]):
+                found.append(storage)
+                together.append(i)
+            else:
+                together = [i] if i in sources else []
+        for storage in found:
+            storage.is_fused = True
         return bool(found)
+
+    def _is_as_long(self, storage: _Storage, result: _Storage) -> bool:
+        widths = (1, 2, 4, 8) if self._program.is_drawn[storage.op] else (4,)
+        return 4 * result.size in [width * storage.size for width in widths]
 
     def _find_ends(self, held: set[int | None]) -> None:
         """The last moment each storage is read; a fused result is read when its readers run."""
@@ -248,15 +258,21 @@ class _Half:
     def _is_scattered(self, storage: _Storage) -> bool:
         return bool(self._program.is_scattered) and storage.born >= 0 and self._program.is_scattered[storage.op]
 
-    def _taken_over(self, made: int | None, sources: dict[int, set[Load]]) -> int:
-        """Bytes of a dying input whose place a pointwise result takes."""
-        if made not in sources:
+    def _taken_over(self, made: int | None, sources: dict[int, set[Load]], inner: Sequence[int]) -> int:
+        """Bytes of a dying input whose place a pointwise result takes, itself or after one of `inner` of its kernel."""
+        if made is None or made not in sources or self._storages[made].is_fused:
             return 0
         new = self._storages[made]
-        askew = {s for s, way in sources[made] if way != STRAIGHT}
-        straight = [self._storages[s] for s, way in sources[made] if way == STRAIGHT and s not in askew]
-        dying = (s for s in straight if not s.is_fused and not self._is_scattered(s))
+        donors = self._read_straight(made, sources)
+        for between in donors.intersection(inner):
+            others = {s for reader in (made, *inner) if reader != between for s, _ in sources[reader]}
+            donors |= self._read_straight(between, sources) - others
+        dying = (s for d in donors if not (s := self._storages[d]).is_fused and not self._is_scattered(s))
         return new.size if any(s.needed_until == new.born and s.size == new.size for s in dying) else 0
+
+    def _read_straight(self, reader: int, sources: dict[int, set[Load]]) -> set[int]:
+        askew = {s for s, way in sources[reader] if way != STRAIGHT}
+        return {s for s, way in sources[reader] if way == STRAIGHT} - askew
 
 
 def _through(first: Way, then: Way) -> Way:

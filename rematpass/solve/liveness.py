@@ -12,7 +12,6 @@ not fuse stores everything.
 
 from __future__ import annotations
 
-import itertools
 from collections.abc import Iterable, Iterator, Sequence, Set
 from dataclasses import dataclass
 
@@ -164,7 +163,7 @@ def _find_lives(program: Program, trace: Trace, final: IntArray, free: IntArray 
         return Lives(size, np.ones(count, dtype=bool), np.arange(count), end, taken)
     is_stored, sources = find_stored(program, trace, is_final)
     runs_at, end = _find_ends(trace, is_stored, is_final)
-    passing = _find_passing(program, trace, size, is_stored, sources, end) if True in program.is_drawn else []
+    passing = _find_passing(program, trace, size, is_stored, sources, end)
     if passing:
         is_stored[passing] = False
         runs_at, end = _find_ends(trace, is_stored, is_final)
@@ -179,14 +178,26 @@ def _find_lives(program: Program, trace: Trace, final: IntArray, free: IntArray 
 def _find_dying(
     program: Program, trace: Trace, lives: Lives, sources: dict[int, Sequence[int] | Set[int]]
 ) -> Iterator[tuple[int, list[int]]]:
-    """Pointwise results in memory, each with the storages it reads last and could write over."""
+    """Pointwise results in memory, each with the storages it reads last and could write over.
+
+    Also those that a result of the same kernel could write over, which this one then writes over: what that one alone
+    reads there.
+    """
     may_take = lives.is_stored.copy()
     if program.is_scattered:
         may_take[trace.given :] &= ~program.tables.is_scattered[trace.ops[trace.given :]]
     is_stored, may, end, width = lives.is_stored.tolist(), may_take.tolist(), lives.end.tolist(), len(trace.ops) + 1
+    inner: dict[int, list[int]] = {}
+    for p in sources:
+        if not is_stored[p]:
+            inner.setdefault(int(lives.runs_at[p]), []).append(p)
     for i, read in sources.items():
         if is_stored[i]:
-            yield i, [d for d in straight(read, width) if end[d] == i and may[d]]
+            dying = [d for d in straight(read, width) if end[d] == i and may[d]]
+            for p in set(inner.get(i, ())).intersection(straight(read, width)):
+                others = {u % width for q in (i, *inner[i]) if q != p for u in sources[q] if u >= 0}
+                dying += [d for d in straight(sources[p], width) if end[d] == i and may[d] and d not in others]
+            yield i, dying
 
 
 def _sizes(program: Program, trace: Trace) -> IntArray:
@@ -208,21 +219,28 @@ def _find_passing(
     sources: dict[int, Sequence[int] | Set[int]],
     end: IntArray,
 ) -> list[int]:
-    """Random numbers whose only reader is the very next kernel, as long as they are: the two become one kernel."""
+    """Results that only the very next kernel reads, element for element: the two become one, and so do more."""
     kernels = np.flatnonzero(is_stored & (trace.root == np.arange(len(trace.ops))))
-    kernels = kernels[kernels >= trace.given]
-    found = []
-    for i, reader in itertools.pairwise(kernels.tolist()):
-        if program.is_drawn[trace.ops[i]] and end[i] == reader and reader in sources:
-            is_read = i in straight(sources[reader], len(trace.ops) + 1)
-            if is_read and _is_as_long(int(size[i]), int(size[reader])):
-                found.append(i)
+    sizes, ends, width = size.tolist(), end.tolist(), len(trace.ops) + 1
+    found: list[int] = []
+    one: list[int] = []  # what becomes one kernel, the last first
+    for i in reversed(kernels[kernels >= trace.given].tolist()):
+        is_next = i in sources and ends[i] in one
+        readers = [r for r in one if is_next and any(u >= 0 and u % width == i for u in sources[r])]
+        is_even = all(i in straight(sources[r], width) for r in readers)
+        if readers and is_even and _is_as_long(program.is_drawn[trace.ops[i]], sizes[i], sizes[one[0]]):
+            found.append(i)
+            one.append(i)
+        else:
+            one = [i] if i in sources else []
     return found
 
 
-def _is_as_long(drawn_bytes: int, result_bytes: int) -> bool:
-    """Whether a result of 1, 2, 4 or 8 bytes an element may have one for each random number of 4 bytes."""
-    return 4 * result_bytes in (drawn_bytes, 2 * drawn_bytes, 4 * drawn_bytes, 8 * drawn_bytes)
+def _is_as_long(is_drawn: bool, given_bytes: int, result_bytes: int) -> bool:
+    """Whether a result has as many elements: of 1, 2, 4 or 8 bytes where it is made of random numbers of 4 bytes."""
+    if not is_drawn:
+        return given_bytes == result_bytes
+    return 4 * result_bytes in (given_bytes, 2 * given_bytes, 4 * given_bytes, 8 * given_bytes)
 
 
 def _find_ends(trace: Trace, is_stored: BoolArray, is_final: BoolArray) -> tuple[IntArray, IntArray]:

@@ -145,8 +145,7 @@ class _FusionGuard:
 
     Inductor runs two kernels as one where the first of them stands, right after what the second needs of what is
     between (`topological_sort_schedule`). What all these write is alive from there on; what the two hand to each other
-    is not stored, and does not take the place of what its kernel reads for the last time: that stays beside what the
-    second writes. Live bytes along Inductor's unfused order, with that added, must stay within the room; of neighbours,
+    is not stored. Live bytes along Inductor's unfused order, with that added, must stay within the room; of neighbours,
     or within what is alive there one by one. The estimate is high where other fusions remove buffers, so it errs
     towards less fusion.
     """
@@ -196,16 +195,26 @@ class _FusionGuard:
         return sum(self._size[heir] for heir, dying in taken if heir not in inside and not inside.issuperset(dying))
 
     def _saved_by_both(self, node1: Any, node2: Any, inside: set[str]) -> int:
-        """The same where the two run as one: no result takes the place of what is read besides, or after them."""
+        """The same where the two run as one: no result takes the place of what is read besides, or after them.
+
+        What is written in the place of a result that is not stored lies where that would have lain.
+        """
         nodes = (*node1.get_nodes(), *node2.get_nodes())
         orders = range(min(node.min_order for node in nodes), max(node.max_order for node in nodes) + 1)
         between = [node for order in orders for node in self._nodes[order] if node not in nodes]
+
+        def has_place(node: Any, result: str, others: Iterable[Any]) -> bool:
+            dying = self._taken[node.min_order].get(result, ())
+            blocked = inside.union(*map(_read_names, (*others, *between)))
+            makers = ((n, name) for n in nodes for name in inside.intersection(_written_names(n), dying))
+            is_passed_on = any(has_place(n, name, [o for o in nodes if o is not n]) for n, name in makers)
+            return not blocked.issuperset(dying) or is_passed_on
+
         saved = 0
         for node in nodes:
             others = [n for n in nodes if n is not node and n.get_name() not in node.ancestors]
-            blocked = inside.union(*map(_read_names, (*others, *between)))
-            own = {heir: self._taken[node.min_order].get(heir, ()) for heir in set(_written_names(node)) - inside}
-            saved += sum(self._size[heir] for heir, dying in own.items() if not blocked.issuperset(dying))
+            heirs = set(_written_names(node)) - inside
+            saved += sum(self._size.get(heir, 0) for heir in heirs if has_place(node, heir, others))
         return saved
 
     def _measure(self, scheduler: Any) -> None:

@@ -313,6 +313,32 @@ def test_what_is_read_often_is_stored_if_made_from_several_tensors():
     assert max(simulate(rarely, schedule).forward_bytes) < 40
 
 
+class TestNeighbours:
+    """A result that several read, of an expensive function, so that it is stored, and its readers."""
+
+    def live(self, *, is_between=False, is_elsewhere=False, result_size=160):
+        b = Builder()
+        x = b.add(EXTERN, b.given(160), size=160)
+        shared = b.add(POINTWISE, x, size=160, is_heavy=True)
+        if is_between:
+            b.add(EXTERN, x, size=8)
+        y = b.add(POINTWISE, shared, b.add(POINTWISE, shared, size=160), size=result_size)
+        z = b.add(EXTERN, y, shared if is_elsewhere else y, size=8)
+        program = b.finish([z], [], is_fusing=True)
+        moments = simulate(program, Schedule(tuple(range(len(program))), ())).forward_bytes
+        return [live - program.static_bytes for live in moments]
+
+    def test_what_the_next_kernel_alone_reads_is_one_with_it(self):
+        assert self.live() == [160, 160, 160, 160, 168]
+
+    def test_what_others_read_as_well_is_stored(self):
+        assert self.live(is_elsewhere=True)[-1] == 328
+        assert self.live(is_between=True)[2] == 328
+
+    def test_a_kernel_of_another_length_is_another(self):
+        assert self.live(result_size=80)[3:] == [240, 88]
+
+
 class TestRandomNumbers:
     """40 numbers of 4 bytes; `mask` has a byte for each."""
 
@@ -332,8 +358,8 @@ class TestRandomNumbers:
     def test_the_next_kernel_draws_what_it_alone_reads(self):
         assert self.live() == [160, 160, 200, 48]
 
-    def test_what_is_drawn_and_written_at_once_takes_no_other_place(self):
-        assert self.live(mask_size=160) == [160, 160, 320, 168]
+    def test_what_is_made_of_them_takes_the_place_of_what_dies(self):
+        assert self.live(mask_size=160) == [160, 160, 160, 168]
 
     def test_others_read_them_from_memory(self):
         assert self.live(is_read_twice=True)[1:3] == [320, 360]

@@ -247,8 +247,8 @@ def test_linear_algebra_takes_what_is_predicted(name, shape):
     assert workspace_bytes(node) <= 1.6 * measured + TOLERANCE_BYTES
 
 
-# Channels read and returned, length, kernel, dilation, stride: 64 channels unfold from a padding of 7 on, 32 from 11 on,
-# any from a kernel of 20 on; gradients of weights where the kernel is longer than 14 or the padding wider than 28.
+# Channels read and returned, length, kernel, dilation, stride: 64 channels unfold from a padding of 7 on, 32 from 11
+# on, any from a kernel of 20 on; gradients of weights where the kernel is longer than 14 or the padding wider than 28.
 ROWS = [
     (64, 64, 512, 3, 6, 1),
     (64, 64, 512, 3, 7, 1),
