@@ -231,9 +231,11 @@ class _Half:
         kernels = [i for i, storage in enumerate(self._storages) if storage.born >= 0 and not storage.is_fused]
         for i in reversed(kernels):
             storage = self._storages[i]
-            ways = {way for r in together for s, way in sources[r] if s == i}
+            readers = [r for r in together if any(s == i for s, _ in sources[r])]
+            ways = {way for r in readers for s, way in sources[r] if s == i}
             is_only_reader = ways == {STRAIGHT} and storage.needed_until in [self._storages[r].born for r in together]
-            if i in sources and is_only_reader and self._is_as_long(storage, self._storages[together[0]]):
+            is_whole = i in sources and not any(self._reads_turned(r, sources) for r in (i, *readers))
+            if is_only_reader and is_whole and self._is_as_long(storage, self._storages[together[0]]):
                 found.append(storage)
                 together.append(i)
             else:
@@ -241,6 +243,10 @@ class _Half:
         for storage in found:
             storage.is_fused = True
         return bool(found)
+
+    def _reads_turned(self, reader: int, sources: dict[int, set[Load]]) -> bool:
+        """Whether it reads anything in another order than it lies in, or in part: its loops are not its readers'."""
+        return any(turns for _, (turns, _) in (*sources[reader], *self._storages[reader].outside))
 
     def _is_as_long(self, storage: _Storage, result: _Storage) -> bool:
         widths = (1, 2, 4, 8) if self._program.is_drawn[storage.op] else (4,)

@@ -219,7 +219,10 @@ def _find_passing(
     sources: dict[int, Sequence[int] | Set[int]],
     end: IntArray,
 ) -> list[int]:
-    """Results that only the very next kernel reads, element for element: the two become one, and so do more."""
+    """Results that only the very next kernel reads, element for element: the two become one, and so do more.
+
+    Not where one of them reads slices or the like: its loops are others, then.
+    """
     kernels = np.flatnonzero(is_stored & (trace.root == np.arange(len(trace.ops))))
     sizes, ends, width = size.tolist(), end.tolist(), len(trace.ops) + 1
     found: list[int] = []
@@ -227,13 +230,20 @@ def _find_passing(
     for i in reversed(kernels[kernels >= trace.given].tolist()):
         is_next = i in sources and ends[i] in one
         readers = [r for r in one if is_next and any(u >= 0 and u % width == i for u in sources[r])]
-        is_even = all(i in straight(sources[r], width) for r in readers)
-        if readers and is_even and _is_as_long(program.is_drawn[trace.ops[i]], sizes[i], sizes[one[0]]):
+        is_even = bool(readers) and all(i in straight(sources[r], width) for r in readers)
+        is_even = is_even and not any(_reads_turned(program, sources[r], width) for r in (i, *readers))
+        if is_even and _is_as_long(program.is_drawn[trace.ops[i]], sizes[i], sizes[one[0]]):
             found.append(i)
             one.append(i)
         else:
             one = [i] if i in sources else []
     return found
+
+
+def _reads_turned(program: Program, loads: Sequence[int] | Set[int], width: int) -> bool:
+    """Whether anything is read in another order than it lies in, or in part."""
+    places = {u // width if u >= 0 else (-1 - u) // len(program) for u in loads}
+    return any(program.combine.way(place)[0] for place in places - {0})
 
 
 def _is_as_long(is_drawn: bool, given_bytes: int, result_bytes: int) -> bool:

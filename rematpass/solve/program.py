@@ -76,6 +76,10 @@ class CombineWays:
             self._known[inner, outer] = place
         return self._known[inner, outer]
 
+    def way(self, place: int) -> Way:
+        """What a number stands for."""
+        return self._ways[place]
+
 
 @dataclass(frozen=True)
 class Program:
