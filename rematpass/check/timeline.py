@@ -19,6 +19,9 @@ _MOST_READS_SHARED = 4
 # The longest function that Inductor leaves unstored where it reads one tensor for one reader (2.13).
 _LONGEST = 100
 
+# Bytes of what any loops read alike.
+_SCALAR = 8
+
 # A storage, or an input of the graph, and how it is addressed.
 Load = tuple[int, Way]
 
@@ -234,8 +237,8 @@ class _Half:
             readers = [r for r in together if any(s == i for s, _ in sources[r])]
             ways = {way for r in readers for s, way in sources[r] if s == i}
             is_only_reader = ways == {STRAIGHT} and storage.needed_until in [self._storages[r].born for r in together]
-            is_whole = i in sources and not any(self._reads_turned(r, sources) for r in (i, *readers))
-            if is_only_reader and is_whole and self._is_as_long(storage, self._storages[together[0]]):
+            is_alike = i in sources and self._have_same_loops([i, *readers], sources)
+            if is_only_reader and is_alike and self._is_as_long(storage, self._storages[together[0]]):
                 found.append(storage)
                 together.append(i)
             else:
@@ -244,9 +247,23 @@ class _Half:
             storage.is_fused = True
         return bool(found)
 
-    def _reads_turned(self, reader: int, sources: dict[int, set[Load]]) -> bool:
-        """Whether it reads anything in another order than it lies in, or in part: its loops are not its readers'."""
-        return any(turns for _, (turns, _) in (*sources[reader], *self._storages[reader].outside))
+    def _have_same_loops(self, kernels: Sequence[int], sources: dict[int, set[Load]]) -> bool:
+        """Whether none reads anything turned or in part, and what is smaller is read alike, or by one of them only."""
+        shapes = set[frozenset[tuple[int, int]]]()
+        for k in kernels:
+            size = self._storages[k].size
+            like = [size * n // 4 for n in (1, 2, 4, 8, 16)]
+            sized = [(self._storages[s].size, way) for s, way in sources[k]]
+            sized += [(0, way) for _, way in self._storages[k].outside]
+            if any(turns for _, (turns, _) in sized):
+                return False
+            uneven = {(times, 0) for _, (_, times) in sized if times > 1}
+            uneven |= {
+                (1, small) for small, (_, times) in sized if times <= 1 and small > _SCALAR and small not in like
+            }
+            if uneven:
+                shapes.add(frozenset(uneven))
+        return len(shapes) <= 1
 
     def _is_as_long(self, storage: _Storage, result: _Storage) -> bool:
         widths = (1, 2, 4, 8) if self._program.is_drawn[storage.op] else (4,)

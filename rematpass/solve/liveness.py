@@ -22,6 +22,8 @@ from .program import Kind, Program, Schedule
 from .stored import find_stored, read_by_externs, straight
 from .trace import Trace, kept_values, trace_sequence
 
+# What is no larger is read alike in any loops.
+SCALAR_BYTES = 8
 # Forwards that are remembered per program.
 FORWARDS = 16
 
@@ -221,7 +223,8 @@ def _find_passing(
 ) -> list[int]:
     """Results that only the very next kernel reads, element for element: the two become one, and so do more.
 
-    Not where one of them reads slices or the like: its loops are others, then.
+    Not where one of them reads slices or the like, or what both read of fewer elements they read differently: their
+    loops are others, then.
     """
     kernels = np.flatnonzero(is_stored & (trace.root == np.arange(len(trace.ops))))
     sizes, ends, width = size.tolist(), end.tolist(), len(trace.ops) + 1
@@ -231,7 +234,7 @@ def _find_passing(
         is_next = i in sources and ends[i] in one
         readers = [r for r in one if is_next and any(u >= 0 and u % width == i for u in sources[r])]
         is_even = bool(readers) and all(i in straight(sources[r], width) for r in readers)
-        is_even = is_even and not any(_reads_turned(program, sources[r], width) for r in (i, *readers))
+        is_even = is_even and _have_same_loops([_loops(program, sources[r], sizes, r) for r in (i, *readers)])
         if is_even and _is_as_long(program.is_drawn[trace.ops[i]], sizes[i], sizes[one[0]]):
             found.append(i)
             one.append(i)
@@ -240,10 +243,28 @@ def _find_passing(
     return found
 
 
-def _reads_turned(program: Program, loads: Sequence[int] | Set[int], width: int) -> bool:
-    """Whether anything is read in another order than it lies in, or in part."""
-    places = {u // width if u >= 0 else (-1 - u) // len(program) for u in loads}
-    return any(program.combine.way(place)[0] for place in places - {0})
+def _loops(program: Program, loads: Sequence[int] | Set[int], sizes: list[int], made: int) -> set[object] | None:
+    """What distinguishes the loops of a kernel: how often it goes through what is smaller, or how small that is.
+
+    None where it reads something in another order than it lies in, or in part.
+    """
+    width, found = len(sizes) + 1, set[object]()
+    for u in loads:
+        turns, times = program.combine.way(u // width if u >= 0 else (-1 - u) // len(program))
+        if turns:
+            return None
+        size = sizes[u % width] if u >= 0 else 0
+        if times > 1:
+            found.add(times)
+        elif size > SCALAR_BYTES and size not in [sizes[made] * n // 4 for n in (1, 2, 4, 8, 16)]:
+            found.add((size,))
+    return found
+
+
+def _have_same_loops(loops: list[set[object] | None]) -> bool:
+    """Those that go through all alike fit to any others."""
+    special = [found for found in loops if found != set()]
+    return all(found is not None and found == special[0] for found in special)
 
 
 def _is_as_long(is_drawn: bool, given_bytes: int, result_bytes: int) -> bool:

@@ -16,7 +16,6 @@ from torch.fx import Node
 
 from .again import LaterCompilation, keep_for_later
 from .compiler import (
-    IMAGE_RANK,
     as_compile_error,
     compile_fx,
     compile_uncached,
@@ -63,6 +62,7 @@ from .graphs import (
     user_policy,
 )
 from .job import COMPILED_NODE, default_store, is_in_backward, is_profiling, memory_profile, watch_storage
+from .places import IMAGE_RANK
 from .sizes import evaluated, traced_with, upper_bounds
 
 __all__ = [

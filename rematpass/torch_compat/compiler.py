@@ -18,10 +18,7 @@ from torch._dynamo.exc import ShortenTraceback  # 2.11-2.15
 
 from .draws import draws_in_order
 from .fusion import calls_within, guarded_choices
-from .places import parts_in_place, stored_places_first
-
-# Dimensions of a batch of images.
-IMAGE_RANK = 4
+from .places import IMAGE_RANK, images_as_read, parts_in_place, stored_places_first
 
 
 def compile_fx(
@@ -88,6 +85,8 @@ def inner_compiler(
             elif _has_image_gradients(args[0]):
                 layout = "force_layout_optimization" if is_relaid else "layout_optimization"
                 stack.enter_context(config.patch({layout: is_relaid}))
+            if is_relaid:
+                stack.enter_context(images_as_read())
             if room is not None:
                 stack.enter_context(V.set_choices_handler(guarded_choices(room)))
                 stack.enter_context(config.patch(held))

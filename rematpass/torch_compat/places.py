@@ -8,9 +8,13 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Iterator
+from types import SimpleNamespace
 from typing import Any
 
 from .fusion import made_inside
+
+# Dimensions of a batch of images.
+IMAGE_RANK = 4
 
 
 @contextlib.contextmanager
@@ -76,6 +80,43 @@ def parts_in_place() -> Iterator[None]:
     finally:
         for name, original in originals.items():
             setattr(kernel, name, original)
+
+
+@contextlib.contextmanager
+def images_as_read() -> Iterator[None]:
+    """Inside, what is made of images lies as these do, whatever is read of it row by row or channel by channel.
+
+    By itself Inductor (2.11-2.15, `ComputedBuffer.get_fill_order`) lets all that is read vote, however small, and where
+    a sum is what first asks, takes images that are not laid out yet for rows. What a gate's gradient is made of then
+    lay in rows, so it could not take the place of an image that lay channels last: a small network with squeeze and
+    excitation took 16 to 29 % more than planned.
+    """
+    from torch._inductor.dependencies import MemoryDep
+    from torch._inductor.ir import ComputedBuffer
+    from torch._inductor.virtualized import V
+
+    kernel: Any = ComputedBuffer
+    original = kernel.get_fill_order
+
+    def fill_order(self: Any) -> Any:
+        if len(self.get_size()) != IMAGE_RANK:
+            return original(self)
+        for source in map(V.graph.name_to_buffer.get, self.get_read_names()):
+            if isinstance(source, ComputedBuffer):
+                source.decide_layout()
+        reads = [dep for dep in self.get_read_writes().reads if isinstance(dep, MemoryDep)]
+        whole = [dep for dep in reads if dep.index.free_symbols.issuperset(dep.ranges)]
+        self.get_read_writes = lambda: SimpleNamespace(reads=whole or reads)
+        try:
+            return original(self)
+        finally:
+            del self.get_read_writes
+
+    kernel.get_fill_order = fill_order
+    try:
+        yield
+    finally:
+        kernel.get_fill_order = original
 
 
 def _storage_box(tensor: Any) -> Any:

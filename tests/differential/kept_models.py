@@ -226,3 +226,46 @@ class Transition(nn.Module):
         for convolve in self.layers:
             x = functional.avg_pool2d(convolve(x), 2)
         return x.square().mean()
+
+
+class Excited(nn.Module):
+    """Squeeze and excitation: gates, a number for a channel, beside images that lie channels last."""
+
+    def __init__(self):
+        super().__init__()
+        self.layers = nn.ModuleList(nn.Conv2d(width, 16, 3, padding=1) for width in (3, 16, 16))
+        self.norms = nn.ModuleList(nn.BatchNorm2d(16) for _ in range(3))
+        self.gates = nn.ModuleList(nn.Sequential(nn.Linear(16, 4), nn.ReLU(), nn.Linear(4, 16)) for _ in range(3))
+
+    def forward(self, x):
+        for convolve, norm, gate in zip(self.layers, self.norms, self.gates, strict=True):
+            x = functional.silu(norm(convolve(x)))
+            x = x * torch.sigmoid(gate(x.mean((2, 3))))[:, :, None, None]
+        return x.square().mean()
+
+
+class Dilated(nn.Module):
+    """Convolutions over one dimension with wide padding, which a CPU unfolds what they read for."""
+
+    def __init__(self):
+        super().__init__()
+        self.layers = nn.ModuleList(nn.Conv1d(64, 64, 3, padding=gap, dilation=gap) for gap in (4, 8, 16))
+
+    def forward(self, x):
+        for convolve in self.layers:
+            x = x + torch.tanh(convolve(x))
+        return x.square().mean()
+
+
+class Dropped(nn.Module):
+    """Batch norm, GELU and dropout between products: what only the next kernel reads is one kernel with it."""
+
+    def __init__(self):
+        super().__init__()
+        blocks = [nn.Sequential(nn.Linear(32, 128), nn.BatchNorm1d(128), nn.GELU(), nn.Dropout(0.1)) for _ in range(3)]
+        self.blocks, self.last = nn.ModuleList(blocks), nn.ModuleList(nn.Linear(128, 32) for _ in range(3))
+
+    def forward(self, x):
+        for block, last in zip(self.blocks, self.last, strict=True):
+            x = x + last(block(x))
+        return x.square().mean()
