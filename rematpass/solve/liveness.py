@@ -5,9 +5,9 @@ In: a `Program` and a `Schedule`. Out: `Timeline`, byte-exact for its model of t
 Model of a fusing executor (Inductor's lowering, torch 2.13, `graph.py` and `ir.py`): a pointwise result is computed
 inside its readers unless something needs it in memory - an op that is not generated (matmul, convolution, attention),
 the graph's output, several uses of an expensive function or of many inputs, a function of too many steps - or it is
-random numbers that not only the very next kernel reads. Its own inputs then live until those readers have run. A
-pointwise result may take over a dying input of the same size that it reads element for element. An executor that does
-not fuse stores everything.
+random numbers. Its own inputs then live until those readers have run. So do those of what is stored for one of the
+latter reasons and read by the very next kernel alone: the two are one. A pointwise result may take over a dying input
+of the same size that it reads element for element. An executor that does not fuse stores everything.
 """
 
 from __future__ import annotations
