@@ -14,7 +14,7 @@ from torch import fx
 from .. import torch_compat
 from ..graph.capture import JointProgram
 from ..graph.op_traits import is_unrolled
-from ..solve.liveness import find_handed_over
+from ..solve.liveness import find_put_off
 from ..solve.program import Decision, Kind, Program
 
 # Values of the forward and positions in the backward whose results are stored where they are computed.
@@ -55,11 +55,11 @@ def split_program(
 
 
 def _stored_in_place(joint: JointProgram, program: Program, decision: Decision) -> _Marked:
-    """What a matmul reads (`find_handed_over`), and sums of so few elements that Inductor puts them into their readers.
+    """What a matmul reads (`find_put_off`), and sums of so few elements that Inductor puts them into their readers.
 
     The latter take little memory, and what they are made from would live on until it is read there.
     """
-    values, positions = find_handed_over(program, decision.schedule)
+    values, positions = find_put_off(program, decision.schedule)
     schedule = decision.schedule
     few = {v for v, node in enumerate(joint.nodes) if program.kind[v] is Kind.REDUCTION and is_unrolled(node)}
     return values | few.intersection(schedule.forward), positions | {

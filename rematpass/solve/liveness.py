@@ -20,7 +20,7 @@ import numpy as np
 from .flow import BoolArray, IntArray
 from .program import Kind, Program, Schedule
 from .stored import find_stored, read_by_externs, straight
-from .trace import Trace, kept_values, trace_sequence
+from .trace import Trace, kept_values, link_executions, trace_sequence
 
 # What is no larger is read alike in any loops.
 SCALAR_BYTES = 8
@@ -118,28 +118,43 @@ def _live_forward(program: Program, sequence: tuple[int, ...], kept: Iterable[in
     return memory[key]
 
 
-def find_handed_over(program: Program, schedule: Schedule) -> tuple[frozenset[int], frozenset[int]]:
-    """Pointwise results that an op reads which is not generated: values of the forward, positions in the backward.
+def find_put_off(program: Program, schedule: Schedule) -> tuple[frozenset[int], frozenset[int]]:
+    """What an executor may compute later than the schedule says: values of the forward, positions in the backward.
 
-    And what is in memory whoever reads it and a scatter does, which may not be generated. The model has them in memory
-    from where the schedule computes them. An executor that is not told so may put them off until that reader runs, and
-    their own inputs live as long.
+    The model has them in memory from where the schedule computes them. An executor that is not told so may put them off
+    until somebody needs them there, and their own inputs live as long: pointwise results that an op reads which is not
+    generated, and those of which it sees only one reader, a view that may have several; and what is in memory whoever
+    reads it and a scatter does, which may not be generated.
     """
     if not program.is_fusing:
         return frozenset(), frozenset()
-    (forward, _), (backward, _) = find_lives(program, schedule)
+    forward, backward = find_lives(program, schedule)
     position = np.flatnonzero(program.tables.is_paid[np.array(schedule.backward, dtype=np.int64)])
-    values = forward.ops[forward.given :][_handed_over(program, forward)]
-    return frozenset(values.tolist()), frozenset(position[_handed_over(program, backward)].tolist())
+    values = forward[0].ops[forward[0].given :][_put_off(program, *forward)]
+    return frozenset(values.tolist()), frozenset(position[_put_off(program, *backward)].tolist())
 
 
-def _handed_over(program: Program, trace: Trace) -> BoolArray:
+def _put_off(program: Program, trace: Trace, lives: Lives) -> BoolArray:
     """Which of the executed ops."""
-    kind = program.tables.kind[trace.ops]
-    needed = read_by_externs(program, trace) & (kind == Kind.POINTWISE)
-    scattered = trace.reads[program.tables.is_scattered[trace.ops[trace.readers]]]
-    needed[scattered] |= kind[scattered] == Kind.REDUCTION
-    result: BoolArray = needed[trace.given :]
+    tables = program.tables
+    kind = tables.kind[trace.ops]
+    is_stored = (kind == Kind.POINTWISE) & lives.is_stored
+    put_off = read_by_externs(program, trace) & (kind == Kind.POINTWISE)
+    put_off |= _seen_by_one_view(program, trace) & is_stored
+    scattered = trace.reads[tables.is_scattered[trace.ops[trace.readers]]]
+    put_off[scattered] |= kind[scattered] == Kind.REDUCTION
+    result: BoolArray = put_off[trace.given :]
+    return result
+
+
+def _seen_by_one_view(program: Program, trace: Trace) -> BoolArray:
+    """Which instances nothing but one view has as its input."""
+    reader, source, _ = link_executions(program, trace.ops)
+    reader, source = reader[reader >= trace.given], source[reader >= trace.given]
+    seen = np.bincount(source, minlength=len(trace.ops)) == 1
+    by_views = np.zeros(len(trace.ops), dtype=bool)
+    by_views[source[program.tables.is_view[trace.ops[reader]]]] = True
+    result: BoolArray = seen & by_views
     return result
 
 

@@ -1,5 +1,6 @@
 """The simulator against an independent one, and against sums worked out by hand."""
 
+import itertools
 from dataclasses import replace
 
 import pytest
@@ -7,7 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from rematpass.check.timeline import recount
-from rematpass.solve.liveness import find_handed_over, list_alive, local_peak, simulate
+from rematpass.solve.liveness import find_lives, find_put_off, list_alive, local_peak, simulate
 from rematpass.solve.order import forward_sequence, order_backward
 from rematpass.solve.program import Addend, Kind, Schedule
 from tests.naive_simulator import Half, naive_timeline
@@ -237,14 +238,21 @@ def test_results_of_an_op_that_returns_several_exist_as_soon_as_it_ran():
     assert forward_bytes(b, [s], is_fusing=False) == [164, 244, 150, 180, 184]
 
 
-def handed_over(program, sequence):
-    """Positions of pointwise results that an extern op reads, and of reductions a scatter does, one op at a time."""
-    computed_at, found = {}, set()
+def put_off(program, sequence, stored):
+    """Positions of pointwise results that an extern op reads, and of reductions a scatter does, one op at a time.
+
+    And of those `stored` ones that are an input of one view and of nothing else.
+    """
+    computed_at, made_at, found = {}, {}, set()
+    inputs_of: dict[int, list[int]] = {}
     for position, v in enumerate(sequence):
         wanted = {(Kind.EXTERN, False): POINTWISE, (REDUCTION, True): REDUCTION}
         wanted_kind = wanted.get((program.kind[v], program.is_scattered[v]))
         read = {computed_at[u] for u in program.inputs[v] if u in computed_at}
         found.update(position for position in read if program.kind[sequence[position]] is wanted_kind)
+        for u in program.inputs[v]:
+            inputs_of.setdefault(made_at.get(u, -1), []).append(v)
+        made_at[v] = position
         if program.root[v] == v:
             computed_at[v] = position
         else:
@@ -252,16 +260,38 @@ def handed_over(program, sequence):
             computed_at.pop(v, None)
             if base in computed_at:
                 computed_at[v] = computed_at[base]
-    return found
+    one_view = {p for p, readers in inputs_of.items() if [program.kind[v] for v in readers] == [Kind.VIEW]}
+    return found | {p for p in one_view & stored if program.kind[sequence[p]] is POINTWISE}
 
 
 @QUICK
 @given(scheduled(is_fusing=True))
-def test_what_is_handed_over_is_what_extern_ops_read(case):
+def test_what_may_be_put_off_is_what_extern_ops_and_single_views_read(case):
     program, schedule = case
-    forward, backward = find_handed_over(program, schedule)
-    assert forward == {schedule.forward[position] for position in handed_over(program, schedule.forward)}
-    assert backward == handed_over(program, schedule.backward)
+    forward, backward = find_put_off(program, schedule)
+    halves = zip(find_lives(program, schedule), (schedule.forward, schedule.backward), strict=True)
+    stored = [_stored_positions(program, *half, sequence) for half, sequence in halves]
+    assert forward == {schedule.forward[position] for position in put_off(program, schedule.forward, stored[0])}
+    assert backward == put_off(program, schedule.backward, stored[1])
+
+
+def _stored_positions(program, trace, lives, sequence):
+    paid = [i for i, v in enumerate(sequence) if program.kind[v] not in (Kind.INPUT, Kind.SYMBOL)]
+    return set(itertools.compress(paid, lives.is_stored[trace.given :].tolist()))
+
+
+def test_what_only_a_view_reads_is_made_where_the_view_is_unless_it_is_told():
+    """The sum is in memory as two read it, but the executor sees their number at the view, after the other op."""
+    b = Builder()
+    parts = [b.add(EXTERN, b.given(), size=64) for _ in range(5)]
+    total = b.add(POINTWISE, *parts, size=64)
+    other = b.add(POINTWISE, *parts, size=64)
+    seen = b.view(total)
+    sums = [b.add(REDUCTION, v, size=4) for v in (seen, seen, other, other)]
+    program = b.finish([b.add(EXTERN, v, size=4) for v in sums], [], is_fusing=True)
+    forward, _ = find_put_off(program, Schedule(forward_sequence(program), ()))
+    assert total in forward
+    assert other not in forward
 
 
 def test_one_tensor_read_in_several_ways_counts_as_several():
@@ -295,8 +325,8 @@ def test_without_fusion_nothing_needs_a_mark():
     build = Builder()
     program = build.finish([build.add(EXTERN, build.add(POINTWISE, build.given(), size=8), size=8)], [])
     schedule = Schedule(forward_sequence(program), ())
-    assert find_handed_over(program, schedule) == (frozenset(), frozenset())
-    assert find_handed_over(replace(program, is_fusing=True), schedule) == ({1}, frozenset())
+    assert find_put_off(program, schedule) == (frozenset(), frozenset())
+    assert find_put_off(replace(program, is_fusing=True), schedule) == ({1}, frozenset())
 
 
 def test_what_is_read_often_is_stored_if_made_from_several_tensors():
