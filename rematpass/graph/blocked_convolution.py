@@ -12,9 +12,12 @@ and 200 over two.
 from __future__ import annotations
 
 import math
-import os
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
+
+from .unfolding import Unfolding
 
 # torch leaves single images of up to so many elements to its own kernels, unless both sides of the kernel are longer
 # than 3.
@@ -41,15 +44,12 @@ LONGEST_KERNEL = 14
 # Single images up to this width and to so many channels are computed as those of long kernels.
 SINGLE_WIDTH = 147
 SINGLE_CHANNELS = 96
-# Unfolded positions come in multiples of the first. Where fewer than the second fit into the cache beside the weights,
-# channels are read in parts instead.
-POSITIONS = 48
-FEW_POSITIONS = 144
 # Each thread unfolds its own images for gradients of weights where one has fewer positions than this for each thread.
 SHORT_IMAGE = 256
 # Copies of a weight that a thread sums its gradient in (what should be elements is counted in bytes, oneDNN 3.12).
 WEIGHT_COPIES = 4
-# Per level, where the system does not say how large the cache of a core is.
+# Where Linux says how large the caches of a core are; what is usual on servers, where it does not.
+CACHES = Path("/sys/devices/system/cpu/cpu0/cache")
 USUAL_CACHE_BYTES = {1: 48 * 1024, 2: 2**21}
 
 
@@ -109,8 +109,10 @@ class Convolution:
         if self._is_left_to_torch:
             return self._unfolded_bytes(math.prod(self.out))
         if self._is_refused:
-            unfolded = threads * min(self._unfolded_bytes(self._positions(threads)), _cache_bytes(2))
-            return max(unfolded, self._result_bytes) + PRIMITIVE_BYTES
+            return (
+                max(threads * self._unfolding(threads).elements() * self.item_bytes, self._result_bytes)
+                + PRIMITIVE_BYTES
+            )
         copied = self._image_block + self._weight_block + self._result_block - self._result_bytes
         return _with_primitive(max(copied + self._gathered_bytes(threads), self._result_block))
 
@@ -199,15 +201,17 @@ class Convolution:
         count = -(-self.outputs // BLOCK_CHANNELS)
         return 1 if self._is_broadcast else max(n for n in range(1, MOST_BLOCKS + 1) if count % n == 0)
 
-    def _positions(self, threads: int) -> int:
-        """How many a thread unfolds at once, at most."""
-        area, positions, cache = math.prod(self.kernel), math.prod(self.out), _cache_bytes(2) // self.item_bytes
-        weight = area * self.inputs * self.outputs
-        fitting = (cache - weight) // ((1 + area) * self.inputs + self.outputs)
-        if self.batch > threads and fitting > FEW_POSITIONS:
-            return min(positions, -(-fitting // POSITIONS) * POSITIONS)
-        is_shared = area * self.outputs <= positions  # else threads may share channels
-        return min(positions, -(-self.batch * positions // threads)) if is_shared else positions
+    def _unfolding(self, threads: int) -> Unfolding:
+        return Unfolding(
+            self.batch,
+            self.inputs,
+            self.outputs,
+            math.prod(self.kernel),
+            math.prod(self.stride),
+            math.prod(self.out),
+            threads,
+            _cache_bytes(2) // self.item_bytes,
+        )
 
     def _gathered_bytes(self, threads: int) -> int:
         """What a thread reads of an image with a kernel of 1 and strides, next to each other."""
@@ -250,8 +254,11 @@ def _with_primitive(copied_bytes: int) -> int:
     return math.ceil(copied_bytes * (1 + PRIMITIVE_SHARE)) + PRIMITIVE_BYTES
 
 
+@cache
 def _cache_bytes(level: int) -> int:
     """Of a core, for data."""
-    name = {1: "SC_LEVEL1_DCACHE_SIZE", 2: "SC_LEVEL2_CACHE_SIZE"}[level]
-    known = os.sysconf(name) if name in os.sysconf_names else 0
-    return known or USUAL_CACHE_BYTES[level]
+    for index in sorted(CACHES.glob("index*")):
+        found = [(index / name).read_text().strip() for name in ("level", "type", "size")]
+        if found[0] == str(level) and found[1] != "Instruction" and found[2].endswith("K"):
+            return int(found[2][:-1]) * 1024
+    return USUAL_CACHE_BYTES[level]

@@ -62,7 +62,6 @@ _STEPS = dict.fromkeys(_PLACED, 2) | {
     "avg_pool3d_backward": 32,
     "constant_pad_nd": 5,
     "slice_backward": 4,
-    "slice_scatter": 4,
 }
 # Numbers among the arguments of these are sizes, axes or exponents that are multiplied out.
 _NO_CONSTANTS = words("arange cat embedding eye gather index iota pow roll repeat _unsafe_index")
@@ -193,6 +192,9 @@ def count_operations(node: fx.Node, joined: int = 0) -> int:
     if joined:
         return 1 + 5 * joined
     name = base_name(node.target)
+    if name == "slice_scatter":  # a comparison for each, all of them, a load if so, a choice
+        ends = len(_ends_of(node))
+        return 2 * ends + 1 if ends else 0
     return 0 if name in _NO_STEPS else _STEPS.get(name, 1)
 
 
@@ -200,12 +202,34 @@ def constants_in(node: fx.Node) -> tuple[str, ...]:
     """Scalars in the operator's function, each with the type in which it is a constant of its own, and places."""
     value = node.meta.get("val")
     dtype = value.dtype if isinstance(value, torch.Tensor) else type(value)
+    if base_name(node.target) == "slice_scatter":
+        return (f"place along {_axis_of(node)}", *_ends_of(node))
     found = [f"{number} {dtype}" for number in _numbers(node)]
     if found and base_name(node.target) in _PLACED:
-        found[0] = f"place along {found[0]}"  # the first number is the axis
+        found[0] = f"place along {_axis_of(node)}"  # the first number
     if base_name(node.target) in ("select_backward", "slice_backward"):
         found.append(f"0.0 {dtype}")  # elsewhere the gradient is zero
     return tuple(dict.fromkeys(found))
+
+
+def _ends_of(node: fx.Node) -> tuple[str, ...]:
+    """What `slice_scatter` compares places with: where the slice begins and ends, unless the tensor does, its step."""
+    size = concrete(node.meta["val"].shape[_axis_of(node)])
+    start, end, step = (_number_at(node, i) for i in (3, 4, 5))
+    first, last, _ = slice(start, end).indices(size)
+    ends = [f"place {end}" for end, is_inside in ((first, first > 0), (last, last < size)) if is_inside]
+    return (*ends, *([f"step {step}"] if step not in (None, 1) else ()))
+
+
+def _axis_of(node: fx.Node) -> int:
+    return _number_at(node, 2) or 0
+
+
+def _number_at(node: fx.Node, place: int) -> int | None:
+    """An argument as it is planned; None: not given."""
+    argument = node.args[place] if place < len(node.args) else None
+    value = argument.meta["val"] if isinstance(argument, fx.Node) else argument
+    return concrete(value) if isinstance(value, (int, torch.SymInt)) else None
 
 
 def _numbers(node: fx.Node) -> tuple[object, ...]:

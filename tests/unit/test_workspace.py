@@ -248,7 +248,7 @@ def test_linear_algebra_takes_what_is_predicted(name, shape):
 
 
 # Channels read and returned, length, kernel, dilation, stride: 64 channels unfold from a padding of 7 on, 32 from 11
-# on, any from a kernel of 20 on; gradients of weights where the kernel is longer than 14 or the padding wider than 28.
+# on, any from a kernel of 20 on, as many channels at once as the cache of a core suggests; gradients of weights where the kernel is longer than 14 or the padding wider than 28.
 ROWS = [
     (64, 64, 512, 3, 6, 1),
     (64, 64, 512, 3, 7, 1),
@@ -261,6 +261,8 @@ ROWS = [
     (32, 128, 512, 3, 1, 1),
     (64, 64, 512, 3, 1, 2),
     (64, 64, 512, 16, 1, 8),
+    (64, 128, 777, 41, 1, 2),
+    (128, 32, 512, 21, 2, 1),
 ]
 
 
@@ -287,4 +289,4 @@ def test_convolutions_over_one_dimension_take_what_is_predicted(
     predicted = workspace_bytes(node_of(function, *tensors))
     measured = rematpass.measure_peak(lambda: function(*tensors), device="cpu") - returned
     assert measured <= predicted
-    assert predicted <= 1.4 * measured + TOLERANCE_BYTES
+    assert predicted <= (1.4 if is_backward or is_transposed else 1.1) * measured + TOLERANCE_BYTES
