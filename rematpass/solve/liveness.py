@@ -124,7 +124,8 @@ def find_put_off(program: Program, schedule: Schedule) -> tuple[frozenset[int], 
     The model has them in memory from where the schedule computes them. An executor that is not told so may put them off
     until somebody needs them there, and their own inputs live as long: pointwise results that an op reads which is not
     generated, and those of which it sees only one reader, a view that may have several; and what is in memory whoever
-    reads it and a scatter does, which may not be generated.
+    reads it and a scatter does, which may not be generated. Or lay out otherwise, so that it cannot take the place of
+    what it is made of: both of such a pair.
     """
     if not program.is_fusing:
         return frozenset(), frozenset()
@@ -143,8 +144,19 @@ def _put_off(program: Program, trace: Trace, lives: Lives) -> BoolArray:
     put_off |= _seen_by_one_view(program, trace) & is_stored
     scattered = trace.reads[tables.is_scattered[trace.ops[trace.readers]]]
     put_off[scattered] |= kind[scattered] == Kind.REDUCTION
+    paired = _in_one_place(program, trace, lives)
+    put_off[paired] |= np.isin(kind[paired], (Kind.POINTWISE, Kind.REDUCTION))
     result: BoolArray = put_off[trace.given :]
     return result
+
+
+def _in_one_place(program: Program, trace: Trace, lives: Lives) -> list[int]:
+    """Instances that write over another, and those written over."""
+    _, sources = find_stored(program, trace, lives.end == len(trace.ops))
+    sizes, found = lives.size.tolist(), set[int]()
+    for i, dying in _find_dying(program, trace, lives, sources):
+        found.update(pair for d in dying if sizes[d] == sizes[i] > 0 for pair in (i, d))
+    return sorted(found)
 
 
 def _seen_by_one_view(program: Program, trace: Trace) -> BoolArray:

@@ -248,7 +248,8 @@ def test_linear_algebra_takes_what_is_predicted(name, shape):
 
 
 # Channels read and returned, length, kernel, dilation, stride: 64 channels unfold from a padding of 7 on, 32 from 11
-# on, any from a kernel of 20 on, as many channels at once as the cache of a core suggests; gradients of weights where the kernel is longer than 14 or the padding wider than 28.
+# on, any from a kernel of 20 on, as many at once as the cache of a core suggests; gradients of weights where the
+# kernel is longer than 14 or the padding wider than 28.
 ROWS = [
     (64, 64, 512, 3, 6, 1),
     (64, 64, 512, 3, 7, 1),
