@@ -53,7 +53,8 @@ class _Capturer(torch_compat.CustomPartitionerFn):
     ) -> tuple[fx.GraphModule, fx.GraphModule]:
         """Inductor's hook."""
         del joint_inputs  # shapes are on the graph
-        joint = capture_joint(gm, facts["num_fwd_outputs"], facts.get("static_lifetime_input_indices"))
+        static = facts.get("static_lifetime_input_indices")
+        joint = capture_joint(gm, facts["num_fwd_outputs"], static, is_fusing=self._settings.is_fusing)
         self.found = Captured(joint, collect_inputs(joint, self._settings))
         raise _Captured
 
