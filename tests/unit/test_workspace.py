@@ -7,6 +7,7 @@ from torch._inductor.graph import GraphLowering
 from torch.fx.experimental.proxy_tensor import make_fx
 
 import rematpass
+from rematpass.graph import blocked_convolution
 from rematpass.graph.layouts import find_images, lays_out_images, relaid_bytes
 from rematpass.graph.workspace import workspace_bytes
 
@@ -291,3 +292,18 @@ def test_convolutions_over_one_dimension_take_what_is_predicted(
     measured = rematpass.measure_peak(lambda: function(*tensors), device="cpu") - returned
     assert measured <= predicted
     assert predicted <= (1.4 if is_backward or is_transposed else 1.1) * measured + TOLERANCE_BYTES
+
+
+def test_the_cache_of_a_core_is_the_processors(tmp_path, monkeypatch):
+    for place, (level, kind, size) in enumerate(
+        [(1, "Data", "32K"), (1, "Instruction", "64K"), (2, "Unified", "1024K")]
+    ):
+        folder = tmp_path / f"index{place}"
+        folder.mkdir()
+        for name, text in (("level", level), ("type", kind), ("size", size)):
+            (folder / name).write_text(f"{text}\n")
+    found = []
+    for folder in (tmp_path, tmp_path / "unknown"):
+        monkeypatch.setattr(blocked_convolution, "CACHES", folder)
+        found.append([blocked_convolution._cache_bytes.__wrapped__(level) for level in (1, 2)])
+    assert found == [[32 * 1024, 2**20], [*blocked_convolution.USUAL_CACHE_BYTES.values()]]
