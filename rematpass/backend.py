@@ -111,8 +111,13 @@ class Partitioner(torch_compat.CustomPartitionerFn):
             return use(joint, self._settings)
 
     def uuid(self) -> str:
-        """Inductor's cache key for us: equal settings and code, equal partition; never the same twice if not cached."""
-        return self._stands_for if self._may_cache else f"{self._stands_for}-{uuid4().hex}"
+        """Inductor's cache key for us: equal settings and code, equal partition; never the same twice if not cached.
+
+        Inductor does not ask itself whether a backward may write over what it is handed: code that does would be taken
+        for one that must not.
+        """
+        stands_for = f"{self._stands_for}-{torch_compat.donates_buffers()}"
+        return stands_for if self._may_cache else f"{stands_for}-{uuid4().hex}"
 
     @property
     def _stands_for(self) -> str:

@@ -181,6 +181,13 @@ def tracing_state() -> str:
     return f"{torch.is_grad_enabled()} {casts} {torch.are_deterministic_algorithms_enabled()}"
 
 
+def donates_buffers() -> bool:
+    """Whether a backward may write over what the forward hands it (2.11-2.15)."""
+    from torch._functorch import config as functorch_config
+
+    return bool(functorch_config.donated_buffer)
+
+
 def config_state() -> str:
     """The switches and numbers of AOTAutograd's and Inductor's configuration (2.11-2.15)."""
     from torch._functorch import config as functorch_config

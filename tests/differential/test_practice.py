@@ -6,6 +6,7 @@ from functools import partial
 
 import pytest
 import torch
+from torch._dynamo.utils import counters
 
 import rematpass
 from tests.differential.practice_models import (
@@ -162,6 +163,23 @@ def test_backward_twice_through_inductor():
     """Without donated buffers, which torch asks for in its error: see below."""
     with torch._functorch.config.patch(donated_buffer=False):
         check_backend(make_net, step=backward_twice, count=2)
+
+
+def test_code_that_gives_buffers_away_is_not_taken_for_code_that_does_not():
+    """By itself Inductor's cache finds it; a second backward through a retained graph may then read what is gone."""
+
+    def compile_once():
+        torch._dynamo.reset()
+        model, (x,) = make_net()
+        counters.clear()
+        torch.compile(model, backend="rematpass")(x)
+        return counters["inductor"]["fxgraph_cache_hit"]
+
+    compile_once()
+    with torch._functorch.config.patch(donated_buffer=False):
+        assert compile_once() == 0
+        assert compile_once() > 0
+    assert compile_once() > 0
 
 
 BACKENDS = [
