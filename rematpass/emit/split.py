@@ -55,7 +55,7 @@ def split_program(
 
 
 def _stored_in_place(joint: JointProgram, program: Program, decision: Decision) -> _Marked:
-    """What a matmul reads (`find_put_off`), and sums of so few elements that Inductor puts them into their readers.
+    """What Inductor would put off or lay out otherwise (`find_put_off`), and sums of few elements, which it fuses.
 
     The latter take little memory, and what they are made from would live on until it is read there.
     """

@@ -109,10 +109,7 @@ class Convolution:
         if self._is_left_to_torch:
             return self._unfolded_bytes(math.prod(self.out))
         if self._is_refused:
-            return (
-                max(threads * self._unfolding(threads).elements() * self.item_bytes, self._result_bytes)
-                + PRIMITIVE_BYTES
-            )
+            return max(threads * self._unfolded_at_once_bytes(threads), self._result_bytes) + PRIMITIVE_BYTES
         copied = self._image_block + self._weight_block + self._result_block - self._result_bytes
         return _with_primitive(max(copied + self._gathered_bytes(threads), self._result_block))
 
@@ -201,17 +198,19 @@ class Convolution:
         count = -(-self.outputs // BLOCK_CHANNELS)
         return 1 if self._is_broadcast else max(n for n in range(1, MOST_BLOCKS + 1) if count % n == 0)
 
-    def _unfolding(self, threads: int) -> Unfolding:
-        return Unfolding(
-            self.batch,
-            self.inputs,
-            self.outputs,
-            math.prod(self.kernel),
-            math.prod(self.stride),
-            math.prod(self.out),
-            threads,
-            _cache_bytes(2) // self.item_bytes,
+    def _unfolded_at_once_bytes(self, threads: int) -> int:
+        """By each thread."""
+        unfolding = Unfolding(
+            batch=self.batch,
+            inputs=self.inputs,
+            outputs=self.outputs,
+            area=math.prod(self.kernel),
+            stride=math.prod(self.stride),
+            positions=math.prod(self.out),
+            threads=threads,
+            cache=_cache_bytes(2) // self.item_bytes,
         )
+        return unfolding.elements() * self.item_bytes
 
     def _gathered_bytes(self, threads: int) -> int:
         """What a thread reads of an image with a kernel of 1 and strides, next to each other."""

@@ -206,7 +206,7 @@ def constants_in(node: fx.Node) -> tuple[str, ...]:
         return (f"place along {_axis_of(node)}", *_ends_of(node))
     found = [f"{number} {dtype}" for number in _numbers(node)]
     if found and base_name(node.target) in _PLACED:
-        found[0] = f"place along {_axis_of(node)}"  # the first number
+        found[0] = f"place along {_axis_of(node)}"  # the first number is the axis
     if base_name(node.target) in ("select_backward", "slice_backward"):
         found.append(f"0.0 {dtype}")  # elsewhere the gradient is zero
     return tuple(dict.fromkeys(found))

@@ -276,9 +276,8 @@ def test_what_may_be_put_off_is_what_extern_ops_and_single_views_read(case):
         at = dict(zip(range(trace.given, len(trace.ops)), paid, strict=True))
         expected = put_off(program, sequence, {at[i] for i in at if lives.is_stored[i]})
         heirs = {i for i in at if lives.taken[i]}
-        donors = {
-            i for i in at for h in heirs if lives.end[i] in (h, lives.runs_at[h]) and lives.size[i] == lives.taken[h]
-        }
+        last = {(lives.taken[h], moment) for h in heirs for moment in (h, lives.runs_at[h])}
+        donors = {i for i in at if (lives.size[i], lives.end[i]) in last}
         assert expected | {at[i] for i in heirs} <= found
         assert found <= expected | {at[i] for i in heirs | donors}
 
