@@ -158,7 +158,7 @@ def squeeze(
     found, share = [start], FIRST_SQUEEZE
     while share >= LAST_SQUEEZE:
         last = found[-1]
-        target = last.peak_bytes - int((last.peak_bytes - program.static_bytes) * share)
+        target = last.peak_bytes - max(1, int((last.peak_bytes - program.static_bytes) * share))
         search = LocalSearch(program, last.decision, target, last.extra_ns)
         if target >= lower_bytes:
             _run(search, SQUEEZE_ROUNDS, spend, until_fits=True)

@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 
 from rematpass.check.schedule import check_schedule
 from rematpass.solve import search
+from rematpass.solve.ladder import squeeze
 from rematpass.solve.liveness import simulate
 from rematpass.solve.order import drop_unread
 from rematpass.solve.search import Effort, Frontier
@@ -19,6 +20,25 @@ from tests.programs import EXTERN, PART, POINTWISE, REDUCTION, Builder, Layer, l
 from tests.strategies import programs, stacked_programs
 
 BUDGETS = 9
+
+
+@pytest.mark.parametrize("size", [1, 4, 100])
+def test_a_smaller_peak_is_looked_for_a_few_times(size):
+    """A share of a few bytes rounds to nothing: the same plan over and over took seconds for three operators."""
+    builder = Builder()
+    x = builder.given(size)
+    a = builder.add(EXTERN, x, size=size, ns=1)
+    b = builder.add(EXTERN, a, size=size, ns=1)
+    t = builder.tangent(size)
+    program = builder.finish([b], [builder.add(EXTERN, t, a, size=size)])
+    start, rounds = Frontier(program).smallest, []
+
+    def spend(ops):
+        rounds.append(ops)
+        return len(rounds) < 1000
+
+    assert squeeze(program, start, 0, lambda decision: start, spend) == [start]
+    assert len(rounds) < 100
 
 
 def check_frontier(program):
