@@ -17,6 +17,7 @@ from torch._dynamo.eval_frame import innermost_backend  # 2.11-2.15
 from torch._dynamo.exc import ShortenTraceback  # 2.11-2.15
 
 from .draws import draws_in_order
+from .flaws import flaws_mended
 from .fusion import calls_within, guarded_choices
 from .places import IMAGE_RANK, images_as_read, parts_in_place, stored_places_first
 
@@ -77,6 +78,7 @@ def inner_compiler(
         is_backward = bool(kwargs.get("is_backward"))
         room = room_bytes(is_backward)
         with contextlib.ExitStack() as stack:
+            stack.enter_context(flaws_mended())
             stack.enter_context(draws_in_order())
             stack.enter_context(stored_places_first())
             stack.enter_context(_images_laid_out(store_images, None if is_backward else find_images))
