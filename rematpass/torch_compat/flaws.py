@@ -1,7 +1,8 @@
 """Flaws of Inductor that change what is computed, mended while we compile.
 
-In: Inductor's code generation, 2.11 to 2.15. Out: the same without three known flaws. Never changes what is right. Which
-kernels meet them hangs on what is recomputed where, so a budget could make gradients wrong that are right without us.
+In: Inductor's code generation, 2.11 to 2.15. Out: the same without three known flaws. Never changes what is right.
+Which kernels meet them hangs on what is recomputed where, so a budget could make gradients wrong that are right without
+us.
 """
 
 from __future__ import annotations
