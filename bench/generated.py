@@ -1,9 +1,11 @@
 """Is the predicted peak that of the code Inductor generates for a GPU? Counted without one.
 
-In: small models. Out: a table, and a result as JSON. Never runs a kernel, never measures time.
+In: models, small or of the size people train. Out: a table, and a result as JSON. Never runs a kernel, never measures
+time.
 
     pip install triton
     python -m bench.generated [--cases llama_plain unet] [--dtype bf16] [--budgets 3] [--json [FILE]]
+    python -m bench.generated --size large [--cases llama_fused t5] ...
 
 Forward and backward are planned for an H100, lowered by Inductor for CUDA tensors without memory, and the generated
 wrappers are executed with kernels that do nothing: at every allocation and call it is known which tensors are alive.
@@ -32,6 +34,8 @@ from bench.case_file import merge_cases, read_cases, write_cases
 from bench.peaks import Row, format_row, make_case, rows_of, summarise
 from bench.pretend_gpu import pretend_gpu
 from bench.runnable import CASES, build
+from bench.step_cases import SIZES
+from bench.step_cases import build as build_for_steps
 from rematpass import torch_compat
 from rematpass.emit.layouts import note_layouts
 from rematpass.graph.capture import JointProgram
@@ -41,7 +45,7 @@ from rematpass.look import Step, look_at_step
 from rematpass.options import parse_options
 from rematpass.pipeline import Planned, Settings, plan_and_split, room_beside_inputs
 
-RESULT = Path(__file__).parent / "results" / "generated_gpu.json"
+RESULTS = Path(__file__).parent / "results"
 SCHEMA = 1
 DEVICE = "h100-sxm"
 MODE = FakeTensorMode(allow_non_fake_inputs=True)
@@ -223,9 +227,28 @@ def budgets_of(model: torch.nn.Module, inputs: tuple[Tensor, ...], dtype: str, c
     return [round(max(peaks) + (min(peaks) - max(peaks)) * i / count) for i in range(1, count + 1)]
 
 
-def count_case(name: str, dtype: str, count: int) -> Iterator[Row]:
+@dataclass(frozen=True)
+class Counted:
+    """A model that is planned as `dtype`, and its inputs."""
+
+    name: str
+    dtype: str
+    model: torch.nn.Module
+    inputs: tuple[Tensor, ...]
+
+
+def make_counted(name: str, size: str, dtype: str | None) -> Counted:
+    """A small model as `dtype`; a large one without memory, in its own precision unless told."""
+    if size == "small":
+        return Counted(name, dtype or "fp32", *build(name, "cpu"))
+    case = SIZES[size][name]
+    own = {torch.bfloat16: "bf16", torch.float32: "fp32"}[case.dtype]
+    return Counted(name, dtype or own, *build_for_steps(case, torch.device("meta"), 0))
+
+
+def count_case(counted: Counted, count: int) -> Iterator[Row]:
     """Rows at `count` budgets."""
-    model, inputs = build(name, "cpu")
+    model, inputs, dtype = counted.model, counted.inputs, counted.dtype
 
     def use(joint: JointProgram, settings: Settings) -> Planned:
         return plan_and_split(joint, settings, "graph 0")
@@ -234,28 +257,43 @@ def count_case(name: str, dtype: str, count: int) -> Iterator[Row]:
         options = parse_options({"memory_budget": budget}, inductor_keys=torch_compat.inductor_keys())
         planned = look_at_step(Step(model, inputs, device=DEVICE, dtype=dtype), options, use)
         plan = planned.plan
-        yield Row(name, plan.static_bytes, budget, plan.peak_bytes, count_peak(planned))
+        yield Row(counted.name, plan.static_bytes, budget, plan.peak_bytes, count_peak(planned))
+
+
+def parse_arguments(argv: Sequence[str] | None) -> argparse.Namespace:
+    """The command line, checked before anything is planned."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--cases", nargs="+", metavar="CASE", help="default: all of the size")
+    parser.add_argument(
+        "--size", choices=["small", "large"], default="small", help="large: those of bench.step for GPUs"
+    )
+    parser.add_argument("--dtype", choices=["bf16", "fp32"], help="default: fp32, large models their own")
+    parser.add_argument("--budgets", type=int, default=3)
+    parser.add_argument("--json", nargs="?", type=Path, const=Path(), metavar="FILE")
+    chosen = parser.parse_args(argv)
+    known = CASES if chosen.size == "small" else SIZES[chosen.size]
+    unknown = sorted({*(chosen.cases or ())} - set(known))
+    if unknown:
+        parser.error(f"no case {unknown[0]!r} in size {chosen.size!r}; known: {', '.join(known)}")
+    if chosen.json == Path():
+        chosen.json = RESULTS / ("generated_gpu.json" if chosen.size == "small" else "generated_gpu_large.json")
+    return chosen
 
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Count, print, write."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--cases", nargs="+", choices=list(CASES), default=list(CASES), metavar="CASE")
-    parser.add_argument("--dtype", choices=["bf16", "fp32"], default="fp32")
-    parser.add_argument("--budgets", type=int, default=3)
-    parser.add_argument("--json", nargs="?", type=Path, const=RESULT, metavar="FILE")
-    chosen = parser.parse_args(argv)
+    chosen = parse_arguments(argv)
     pretend_gpu()
     cases = read_cases(chosen.json, SCHEMA)
     print(f"{'case':18s} {'static':>9s} {'budget':>9s} {'predicted':>9s} {'counted':>9s}  {'error':>7s}   (MiB)")
     found: list[Row] = []
-    for name in chosen.cases:
-        rows = []
-        for row in count_case(name, chosen.dtype, chosen.budgets):
+    for name in chosen.cases or (CASES if chosen.size == "small" else SIZES[chosen.size]):
+        counted, rows = make_counted(name, chosen.size, chosen.dtype), []
+        for row in count_case(counted, chosen.budgets):
             rows.append(row)
             print(format_row(row), flush=True)
         found += rows
-        cases = merge_cases(cases, make_case(f"{name} {chosen.dtype}", rows, DEVICE))
+        cases = merge_cases(cases, make_case(f"{name} {counted.dtype}", rows, DEVICE, chosen.size))
         if chosen.json:
             write_cases(chosen.json, cases, SCHEMA, summarise(rows_of(cases)))
     summary = summarise(rows_of(cases))

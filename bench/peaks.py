@@ -113,9 +113,9 @@ def summarise(rows: Sequence[Row]) -> dict[str, float]:
     }
 
 
-def make_case(name: str, rows: Sequence[Row], device: str) -> Case:
+def make_case(name: str, rows: Sequence[Row], device: str, size: str = "small") -> Case:
     """A model's rows with the conditions they were measured under."""
-    settings = {"size": "small", "device": device, "budgets": len(rows)}
+    settings = {"size": size, "device": device, "budgets": len(rows)}
     return {"name": name, **describe_machine(), "settings": settings, "rows": [asdict(row) for row in rows]}
 
 

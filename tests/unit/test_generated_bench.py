@@ -1,8 +1,9 @@
 """Live bytes of generated wrappers, counted while they run on tensors without memory."""
 
+import pytest
 import torch
 
-from bench.generated import Memory, allocate_fake, run_wrapper
+from bench.generated import Memory, allocate_fake, make_counted, parse_arguments, run_wrapper
 from rematpass.graph.facts import CUDA_BLOCK_BYTES
 
 WRAPPER = """
@@ -40,3 +41,19 @@ def test_what_is_deleted_is_gone_and_what_is_viewed_or_reused_counts_once():
     run_wrapper(WRAPPER, [primal], memory)
     assert memory.peak_bytes == 3 * 1024 + CUDA_BLOCK_BYTES
     assert sorted(name for _, name in memory.alive) == ["buf0", "held", "new", "primal"]
+
+
+def test_a_large_model_takes_no_memory_and_has_its_own_precision():
+    counted = make_counted("llama_fused", "large", None)
+    assert counted.dtype == "bf16"
+    assert all(tensor.is_meta for tensor in (*counted.model.parameters(), *counted.inputs))
+    assert sum(p.numel() for p in counted.model.parameters()) > 10**9
+    assert make_counted("deepnet", "large", "bf16").dtype == "bf16"
+
+
+def test_each_size_has_its_cases_and_its_file(capsys):
+    assert parse_arguments(["--json"]).json.name == "generated_gpu.json"
+    assert parse_arguments(["--json", "--size", "large"]).json.name == "generated_gpu_large.json"
+    with pytest.raises(SystemExit):
+        parse_arguments(["--size", "large", "--cases", "graph"])
+    assert "no case 'graph' in size 'large'; known: llama_plain" in capsys.readouterr().err
