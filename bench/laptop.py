@@ -1,7 +1,7 @@
 """Planning large models without a GPU and without weights: seconds and memory of the whole process.
 
-In: sizes of LLaMA-like models. Out: a table, and with --json a result file. Each model has a process of its own. Never
-decides.
+In: sizes of LLaMA-like models. Out: a table, and with --json a result file. Each model has a process of its own, and
+one more in which torch alone traces it, so that the machine's speed can be told from ours. Never decides.
 
     python -m bench.laptop                      both models
     python -m bench.laptop --case llama-7b --json bench/results/laptop.json
@@ -152,24 +152,53 @@ def measure(name: str) -> dict[str, Any]:
     }
 
 
+def measure_bare(name: str) -> dict[str, Any]:
+    """Trace one model in this process with torch alone: forward and backward, split as torch does, nothing compiled."""
+    start = time.perf_counter()
+    import torch
+    from functorch.compile import default_partition, make_boxed_func
+    from torch._dynamo.backends.common import aot_autograd
+
+    with torch.device("meta"):
+        model, *arguments = build(CASES[name])
+    backend = aot_autograd(fw_compiler=lambda half, _: make_boxed_func(half.forward), partition_fn=default_partition)
+    torch.compile(model.to(torch.bfloat16), backend=backend, fullgraph=True)(*arguments).backward()
+    peak_kib = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    return {
+        "bare_trace_seconds": round(time.perf_counter() - start, 2),
+        "bare_trace_gib": round(peak_kib / 2**20, 2),
+    }
+
+
+INSIDE = {"plan": measure, "bare": measure_bare}
+
+
+def run_apart(name: str, what: str) -> dict[str, Any]:
+    """What a process of its own prints."""
+    command = [sys.executable, "-m", "bench.laptop", "--inside", what, "--case", name]
+    found: dict[str, Any] = json.loads(subprocess.run(command, check=True, capture_output=True, text=True).stdout)
+    return found
+
+
 def main() -> None:
     """Run the cases one after another, each in its own process."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--case", choices=CASES, action="append", help="default: all")
     parser.add_argument("--json", type=Path, help="write the results here")
-    parser.add_argument("--inside", action="store_true", help="plan in this process and print JSON")
+    parser.add_argument("--inside", choices=INSIDE, help="do this in the present process and print JSON")
     arguments = parser.parse_args()
     names = arguments.case or list(CASES)
     if arguments.inside:
-        print(json.dumps(measure(names[0])))
+        print(json.dumps(INSIDE[arguments.inside](names[0])))
         return
     rows = []
     for name in names:
-        command = [sys.executable, "-m", "bench.laptop", "--inside", "--case", name]
-        rows.append(json.loads(subprocess.run(command, check=True, capture_output=True, text=True).stdout))
-        row, case = rows[-1], CASES[name]
+        row, case = run_apart(name, "plan") | run_apart(name, "bare"), CASES[name]
+        rows.append(row)
+        times = row["all_seconds"] / row["bare_trace_seconds"]
         print(
-            f"{name}: {row['all_seconds']} s in all (aim: {case.most_seconds}), of which planning "
+            f"{name}: {row['all_seconds']} s in all (aim: {case.most_seconds}), {times:.2f} times torch's bare trace "
+            f"({row['bare_trace_seconds']} s, {row['bare_trace_gib']} GiB), of which planning "
             f"{row['planning_seconds']} s (aim: 1 for 7B), {row['process_gib']} GiB (aim: {case.most_gib}), "
             f"{row['ops']} ops, peak {row['fastest_peak_gib']} -> {row['peak_gib']} GiB for "
             f"{row['recompute_fraction']:+.1%} of the step"

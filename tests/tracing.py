@@ -7,7 +7,9 @@ from typing import Any
 
 import torch
 from functorch.compile import aot_function, default_partition, nop
+from torch import fx
 from torch._dynamo.backends.common import aot_autograd
+from torch.fx.experimental.proxy_tensor import make_fx
 
 from rematpass.cost.device_model import DeviceModel
 from rematpass.graph.capture import JointProgram, capture_joint
@@ -65,3 +67,9 @@ def dynamo_joint_of(function: Callable[..., Any], arguments: Sequence[Any]) -> J
     backend = aot_autograd(fw_compiler=nop, bw_compiler=nop, partition_fn=catcher, keep_inference_input_mutations=True)
     torch.compile(function, backend=backend, fullgraph=True)(*arguments)
     return catcher.found[0]
+
+
+def convolution_of(function: Callable[..., Any], *tensors: torch.Tensor) -> fx.Node:
+    """The first convolution of a function, or gradient of one, with fake tensors."""
+    graph = make_fx(function, tracing_mode="fake")(*tensors)
+    return next(node for node in graph.graph.nodes if "convolution" in str(node.target))

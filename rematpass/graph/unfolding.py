@@ -11,10 +11,10 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-# Elements of float32 in a register of AVX-512; in which multiples kernels have channels returned, and positions.
-VECTOR = 16
+# In which multiples kernels have channels returned; positions that are tried; registers of them that fit best.
 FEW_OUTPUTS = 8
 POSITIONS = 48
+REGISTERS = 3
 # What does not fit into the cache is so much dearer; so is unfolding with strides.
 OUTSIDE_CACHE = 20
 STRIDED = 8
@@ -35,6 +35,7 @@ class Unfolding:
         positions: of one result.
         threads: that compute it.
         cache: elements that fit into the cache of a core.
+        vector: elements of a register.
     """
 
     batch: int
@@ -45,11 +46,12 @@ class Unfolding:
     positions: int
     threads: int
     cache: int
+    vector: int
 
     def elements(self) -> int:
         """Unfolded by one thread at once."""
         every = self.batch * self.positions
-        if every < self.threads * VECTOR and self.positions >= self.batch:
+        if every < self.threads * self.vector and self.positions >= self.batch:
             return self.inputs * self.area * self.positions
         best: _Block | None = None
         for over in range(1, self.threads + 1):
@@ -67,27 +69,27 @@ class Unfolding:
         def fitting(inputs: int, beside: int) -> int:
             return (self.cache - weights * inputs) // (per_input * inputs + beside)
 
-        room = self.cache - (per_input * VECTOR + weights) * self.inputs
-        some = _clamp(room // VECTOR, FEW_OUTPUTS, outputs)
-        yield from self._around(over, some, _clamp(fitting(self.inputs, some), VECTOR, positions))
+        room = self.cache - (per_input * self.vector + weights) * self.inputs
+        some = _clamp(room // self.vector, FEW_OUTPUTS, outputs)
+        yield from self._around(over, some, _clamp(fitting(self.inputs, some), self.vector, positions))
         most_inputs = max(1, self.cache // (2 * FEW_OUTPUTS * per_input + 2 * weights))
         if most_inputs < self.inputs:
             inputs = self.inputs // max(1, self.inputs // most_inputs)
             count = max(1, (self.cache - 2 * weights * inputs) // (2 * inputs * per_input))
             some = self.cache // 2 // count
             if some > outputs:
-                some, count = outputs, _clamp(fitting(inputs, outputs), VECTOR, positions)
+                some, count = outputs, _clamp(fitting(inputs, outputs), self.vector, positions)
             elif count > positions:
                 room = self.cache - (per_input * positions + weights) * inputs
                 some, count = _clamp(room // positions, FEW_OUTPUTS, outputs), positions
             yield from self._around(over, some, count)
-        yield from self._around(over, outputs, max(VECTOR, _down(fitting(self.inputs, outputs), VECTOR)))
+        yield from self._around(over, outputs, max(self.vector, _down(fitting(self.inputs, outputs), self.vector)))
 
     def _around(self, over: int, outputs: int, positions: int) -> Iterator[_Block]:
         """A block, and those of round sizes next to it."""
         yield self._block(over, outputs, positions)
         yield self._block(over, _down(outputs, FEW_OUTPUTS), _down(positions, POSITIONS))
-        for count in (_down(positions, POSITIONS), _up(positions, VECTOR), _up(positions, POSITIONS)):
+        for count in (_down(positions, POSITIONS), _up(positions, self.vector), _up(positions, POSITIONS)):
             yield self._block(over, _up(outputs, FEW_OUTPUTS), count)
 
     def _block(self, over: int, outputs: int, positions: int) -> _Block:
@@ -96,7 +98,7 @@ class Unfolding:
             _split(self.batch * self.positions, self.threads // over),
         )
         outputs = min(_clamp(outputs, FEW_OUTPUTS, most_outputs), most_outputs)
-        positions = min(_clamp(positions, VECTOR, most_positions), self.positions, most_positions)
+        positions = min(_clamp(positions, self.vector, most_positions), self.positions, most_positions)
         unfolded, read, weights = self.area * positions, self.stride * positions, self.area * most_outputs
         room = self.cache - outputs * positions
         in_parts = room // (read + unfolded + weights)
@@ -127,22 +129,23 @@ class _Block:
         outputs, positions = _split(whole.outputs, self.over), _split(every, whole.threads // self.over)
         depth, own_depth = whole.inputs * whole.area, self.inputs * whole.area
         shares = self._share() ** UNEVEN_WEIGHT * _filled(outputs, self.outputs) * _filled(whole.inputs, self.inputs)
-        shares *= _filled(min(whole.positions, positions), self.positions) * _filled(self.positions, POSITIONS)
+        shares *= _filled(min(whole.positions, positions), self.positions)
+        shares *= _filled(self.positions, REGISTERS * whole.vector)
         product = (self.positions * self.outputs * own_depth) / (outputs * positions * depth)
-        wide, deep = _up(self.positions, VECTOR), _up(own_depth, VECTOR)
+        wide, deep = _up(self.positions, whole.vector), _up(own_depth, whole.vector)
         moved = wide * own_depth + self.outputs * (deep + wide)
-        kernel = self.positions / VECTOR * self.outputs * own_depth / moved
+        kernel = self.positions / whole.vector * self.outputs * own_depth / moved
         return float(shares * self._per_access(outputs, positions) * product**SIZE_WEIGHT * kernel)
 
     def _per_access(self, outputs: int, positions: int) -> float:
         """Work of a thread for each element that it reads or writes."""
         whole = self.whole
         parts = _split(whole.inputs, self.inputs)
-        read = whole.area * whole.inputs * _up(positions * whole.stride, VECTOR)
-        unfolded = 2 * read * _up(self.positions, VECTOR) / self.positions * (STRIDED if whole.stride > 1 else 1)
-        written = outputs * _up(positions, VECTOR) * (2 * parts - 1)
-        weights = outputs * _up(whole.inputs * whole.area, VECTOR)
-        work = positions / VECTOR * outputs * whole.inputs * whole.area
+        read = whole.area * whole.inputs * _up(positions * whole.stride, whole.vector)
+        unfolded = 2 * read * _up(self.positions, whole.vector) / self.positions * (STRIDED if whole.stride > 1 else 1)
+        written = outputs * _up(positions, whole.vector) * (2 * parts - 1)
+        weights = outputs * _up(whole.inputs * whole.area, whole.vector)
+        work = positions / whole.vector * outputs * whole.inputs * whole.area
         return work / ((1 if self.is_in_cache else OUTSIDE_CACHE) * (read + unfolded + written + weights))
 
     def _share(self) -> float:

@@ -13,8 +13,9 @@ import torch
 from torch import fx
 
 from ..formula.pieces import Part
-from ..torch_compat import IMAGE_RANK, num_threads
-from .blocked_convolution import BLOCK_CHANNELS, Convolution
+from ..torch_compat import IMAGE_RANK, cpu_capability, num_threads
+from .blocked_convolution import Scratch, find_kernels
+from .convolution import Convolution
 from .gpu_attention import gpu_attention_parts
 from .layouts import is_convolution, is_of_images, weight_copy_bytes
 from .op_traits import base_name, tensor_at
@@ -23,10 +24,6 @@ from .sizes import concrete
 # What a channels-last primitive takes per thread, and up to twice more, besides its weights
 # (2026-11, torch 2.13, AVX-512).
 THREAD_BYTES = 4096
-# Above this size of a kernel the gradient of a depthwise weight is computed with every channel padded to a whole block
-# of inputs by a whole block of outputs: 257 times the weight for 5 x 5 to 9 x 9, twice for 2 x 2 and 3 x 3 (2026-11);
-# also where these are dilated, but for strided ones, or the image has fewer rows than the kernel (`_pads_depthwise`).
-DEPTHWISE_KERNEL = 3
 # Copies that linear algebra makes of what it reads first: of all of it, and of one matrix of a batch (2026-11, torch
 # 2.13, 64 to 512 rows; LAPACK's own scratch for small matrices in the latter). Others took less than 6 %.
 MATRIX_COPIES = {
@@ -91,19 +88,6 @@ def _cpu_attention(node: fx.Node, *, is_backward: bool) -> tuple[Part, ...]:
     return blocks, Part("round_up", (1, _bytes_of(gradient), 1))  # `contiguous()` in `FlashAttentionKernel.cpp`, 2.13
 
 
-def _pads_depthwise(node: fx.Node, kernel: list[int]) -> bool:
-    """Whether oneDNN has no kernel of its own for the gradient of a depthwise weight.
-
-    It has one for small kernels from `min_ih` rows on (`jit_uni_dw_conv_bwd_weights_kernel`, oneDNN 3.12); measured
-    2026-11 (torch 2.13) for kernels of 3 to 7, strides and dilations of 1 and 2, images of 1 to 24 rows.
-    """
-    image = tensor_at(node, 1)
-    stride, padding, dilation = ([*map(concrete, cast("Sequence[int]", node.args[i]))] for i in (4, 5, 6))
-    if image is None or max(dilation) > 1:
-        return max(stride) == 1
-    return max(kernel) > DEPTHWISE_KERNEL or concrete(image.shape[2]) < kernel[0] + -padding[0] % stride[0]
-
-
 def _is_row_major(tensor: torch.Tensor) -> bool:
     """Whether `contiguous()` is no copy."""
     step = 1
@@ -116,16 +100,28 @@ def _is_row_major(tensor: torch.Tensor) -> bool:
 
 def _cpu_convolution(node: fx.Node) -> int:
     """Where images are not laid out channels last."""
+    scratch = _find_scratch(node)
+    if scratch is None:
+        return 0
+    if base_name(node.target) == "convolution_backward":
+        of_read, of_weight, _ = cast("Sequence[bool]", node.args[10])
+        return scratch.backward_bytes(of_read=of_read, of_weight=of_weight)
+    return scratch.forward_bytes()
+
+
+def _find_scratch(node: fx.Node) -> Scratch | None:
+    """Of a convolution or the gradient of one; None where it does not run on the CPU."""
     is_backward = base_name(node.target) == "convolution_backward"
     image, weight = (tensor_at(node, i + is_backward) for i in range(2))
     result = tensor_at(node, 0) if is_backward else node.meta.get("val")
     if image is None or weight is None or not isinstance(result, torch.Tensor) or image.device.type != "cpu":
-        return 0
+        return None
     *steps, is_transposed, _, groups = cast("Sequence[Any]", node.args[3 + is_backward : 9 + is_backward])
     if is_transposed:  # the gradient of one that reads what this one writes
         image, result = result, image
     stride, padding, dilation = (_per_dimension(step, image.ndim - 2) for step in steps)
     is_float = image.dtype is weight.dtype is torch.float32
+    is_depthwise = groups == concrete(image.shape[1]) > 1
     convolution = Convolution(
         batch=concrete(image.shape[0]),
         inputs=concrete(image.shape[1]),
@@ -139,12 +135,9 @@ def _cpu_convolution(node: fx.Node) -> int:
         groups=groups,
         is_transposed=bool(is_transposed),
         item_bytes=image.element_size(),
-        is_refusable=is_float and groups == 1 and image.ndim <= IMAGE_RANK,
+        is_refusable=is_float and not is_depthwise and image.ndim <= IMAGE_RANK,
     )
-    if is_backward:
-        of_read, of_weight, _ = cast("Sequence[bool]", node.args[10])
-        return convolution.backward_bytes(num_threads(), of_read=of_read, of_weight=of_weight)
-    return convolution.forward_bytes(num_threads())
+    return Scratch(convolution, find_kernels(cpu_capability()), num_threads())
 
 
 def _per_dimension(step: object, count: int) -> list[int]:
@@ -155,24 +148,26 @@ def _per_dimension(step: object, count: int) -> list[int]:
 def _cpu_convolution_channels_last(node: fx.Node) -> int:
     """OneDNN reads and writes channels-last activations as they are and works on blocked copies of weights.
 
-    Measured 2026-11 (torch 2.13), 24 shapes: the forward takes the weight, its outputs padded to BLOCK_CHANNELS, the
-    backward that twice, both THREAD_BYTES per thread and up to twice more. A weight larger than 1 x 1 is laid out
+    Measured 2026-11 (torch 2.13), 24 shapes: the forward takes the weight, its outputs padded to a block of channels,
+    the backward that twice, both THREAD_BYTES per thread and up to twice more. A weight larger than 1 x 1 is laid out
     channels last before, in a copy of its own.
     """
     is_backward = base_name(node.target) == "convolution_backward"
-    weight = tensor_at(node, 2 if is_backward else 1)
-    if weight is None:
+    found, weight = _find_scratch(node), tensor_at(node, 2 if is_backward else 1)
+    if found is None or weight is None:
         return 0
-    channels_out, channels_in, *kernel = [concrete(size) for size in weight.shape]
-    area = math.prod(kernel)
-    groups = node.args[9 if is_backward else 8]
-    is_depthwise = groups == channels_out and channels_in == 1 and channels_out > 1
-    blocked = -(-channels_out // BLOCK_CHANNELS) * BLOCK_CHANNELS * channels_in * area
+    if found.convolution.is_left_to_torch:
+        unfolded_bytes = found.convolution.unfolded_by_torch_bytes(is_backward=is_backward)
+        return unfolded_bytes + weight_copy_bytes(node) + _copied_parts(node)
+    channels_out, *rest = [concrete(size) for size in weight.shape]
+    block = found.kernels.channels
+    blocked = -(-channels_out // block) * block * math.prod(rest)
     copies = 1 + is_backward
-    if is_backward and is_depthwise and _pads_depthwise(node, kernel):
-        copies = 1 + BLOCK_CHANNELS**2
-    scratch = copies * blocked * weight.element_size() + THREAD_BYTES * (2 + num_threads())
-    return scratch + weight_copy_bytes(node) + _copied_parts(node)
+    if is_backward and found.convolution.is_depthwise and found.kernels.pads_depthwise(found.convolution):
+        copies = 1 + block**2
+    scratch = copies * blocked * weight.element_size() + THREAD_BYTES * (2 + num_threads()) + weight_copy_bytes(node)
+    of_weight = is_backward and cast("Sequence[bool]", node.args[10])[1]
+    return max(scratch, of_weight * found.channels_last_bytes()) + _copied_parts(node)
 
 
 def _copied_parts(node: fx.Node) -> int:

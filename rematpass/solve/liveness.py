@@ -26,6 +26,8 @@ from .trace import Trace, kept_values, link_executions, trace_sequence
 SCALAR_BYTES = 8
 # Forwards that are remembered per program.
 FORWARDS = 16
+# Backwards that are: of those asked for again, 6 in 10 are asked for at once, 9 in 10 within eight others (2026-11).
+BACKWARDS = 8
 
 
 @dataclass(frozen=True)
@@ -96,14 +98,25 @@ def local_peak(program: Program, sequence: Sequence[int], returned: Set[int], ou
 
 def find_lives(program: Program, schedule: Schedule) -> tuple[tuple[Trace, Lives], tuple[Trace, Lives]]:
     """Forward and backward, each with the lives of its instances. The backward is handed what is kept."""
-    tables = program.tables
-    kept = [v for v in kept_values(program, schedule.backward) if tables.is_paid[v]]
-    tangents = np.flatnonzero(tables.is_tangent).tolist()
-    held = tuple(dict.fromkeys([*kept, *program.forward_outputs, *tangents]))
-    backward = trace_sequence(program, schedule.backward, held)
-    given_on = backward.root[: backward.given][np.isin(backward.ops[: backward.given], program.forward_outputs)]
-    ends = np.concatenate([_roots_of(backward, program.backward_outputs), given_on])
-    return _live_forward(program, schedule.forward, kept), (backward, _find_lives(program, backward, ends))
+    kept, backward = _live_backward(program, schedule.backward)
+    return _live_forward(program, schedule.forward, kept), backward
+
+
+def _live_backward(program: Program, sequence: tuple[int, ...]) -> tuple[list[int], tuple[Trace, Lives]]:
+    """What a backward is handed, and its lives. The last ones are remembered: a search asks for most plans again."""
+    memory, tables = program.backward_lives, program.tables
+    found = memory.pop(sequence, None)
+    if found is None:
+        kept = [v for v in kept_values(program, sequence) if tables.is_paid[v]]
+        tangents = np.flatnonzero(tables.is_tangent).tolist()
+        trace = trace_sequence(program, sequence, tuple(dict.fromkeys([*kept, *program.forward_outputs, *tangents])))
+        given_on = trace.root[: trace.given][np.isin(trace.ops[: trace.given], program.forward_outputs)]
+        ends = np.concatenate([_roots_of(trace, program.backward_outputs), given_on])
+        found = kept, (trace, _find_lives(program, trace, ends))
+    memory[sequence] = found
+    if len(memory) > BACKWARDS:
+        del memory[next(iter(memory))]
+    return found
 
 
 def _live_forward(program: Program, sequence: tuple[int, ...], kept: Iterable[int]) -> tuple[Trace, Lives]:

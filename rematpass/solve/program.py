@@ -163,6 +163,11 @@ class Program:
         return {}
 
     @cached_property
+    def backward_lives(self) -> dict[tuple[int, ...], tuple[list[int], tuple[Trace, Lives]]]:
+        """What `liveness` remembers: backwards by their ops, each with what it is handed."""
+        return {}
+
+    @cached_property
     def figures(self) -> tuple[tuple[object, ...], ...]:
         """Per op, all that is not structure: ops with equal figures and equal neighbours are interchangeable."""
         of_roots = [self.size_bytes[r] for r in self.root]

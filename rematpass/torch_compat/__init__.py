@@ -143,6 +143,11 @@ def torch_version() -> str:
     return str(torch.__version__)
 
 
+def cpu_capability() -> str:
+    """The widest vectors that CPU kernels use here, such as AVX2 or AVX512."""
+    return str(torch.backends.cpu.get_cpu_capability())
+
+
 def num_threads() -> int:
     """Threads that CPU kernels use now; their scratch grows with it."""
     return int(torch.get_num_threads())

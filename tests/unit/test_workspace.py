@@ -7,17 +7,12 @@ from torch._inductor.graph import GraphLowering
 from torch.fx.experimental.proxy_tensor import make_fx
 
 import rematpass
-from rematpass.graph import blocked_convolution
 from rematpass.graph.layouts import find_images, lays_out_images, relaid_bytes
 from rematpass.graph.workspace import workspace_bytes
+from tests.tracing import convolution_of
 
 aten = torch.ops.aten
 TOLERANCE_BYTES = 24_000
-
-
-def node_of(function, *tensors) -> fx.Node:
-    graph = make_fx(function, tracing_mode="fake")(*tensors)
-    return next(node for node in graph.graph.nodes if "convolution" in str(node.target))
 
 
 @pytest.mark.parametrize(
@@ -44,7 +39,7 @@ def test_channels_last_convolutions_take_what_is_predicted(channels_in, channels
     run = (lambda: backward(x, weight, gradient)) if is_backward else (lambda: forward(x, relaid))
     results = run() if is_backward else (run(),)
     returned = sum(r.untyped_storage().nbytes() for r in results if r is not None)
-    node = node_of(backward, x, weight, gradient) if is_backward else node_of(forward, x, weight)
+    node = convolution_of(backward, x, weight, gradient) if is_backward else convolution_of(forward, x, weight)
     predicted = workspace_bytes(node, is_relaid=True)
     if not is_backward and kernel > 1:
         predicted -= weight.nbytes
@@ -65,7 +60,7 @@ def test_gradients_of_depthwise_weights_take_what_is_predicted(rows, stride, dil
     def run(x, weight, gradient):
         return aten.convolution_backward(gradient, x, weight, None, *window, False, [0, 0], 64, [True, True, False])
 
-    predicted = workspace_bytes(node_of(run, x, weight, gradient), is_relaid=True)
+    predicted = workspace_bytes(convolution_of(run, x, weight, gradient), is_relaid=True)
     measured = rematpass.measure_peak(lambda: run(x, weight, gradient), device="cpu") - x.nbytes - weight.nbytes
     assert measured <= predicted + TOLERANCE_BYTES
     assert predicted <= 1.05 * measured + TOLERANCE_BYTES
@@ -82,7 +77,7 @@ def test_some_channels_of_an_image_are_copied(is_backward):
             return aten.convolution_backward(x, whole, weight, None, ones, [0, 0], ones, False, [0, 0], 1, mask)
         return aten.convolution(x, weight, None, ones, [0, 0], ones, False, [0, 0], 1)
 
-    predicted = [workspace_bytes(node_of(run, x, whole, weight), is_relaid=True) for x in (whole, part)]
+    predicted = [workspace_bytes(convolution_of(run, x, whole, weight), is_relaid=True) for x in (whole, part)]
     measured = [rematpass.measure_peak(lambda x=x: run(x, whole, weight), device="cpu") for x in (whole, part)]
     assert predicted[1] - predicted[0] == measured[1] - measured[0] == whole.nbytes
 
@@ -111,10 +106,10 @@ def test_a_batch_is_laid_out_anew_unless_it_is_channels_last():
         return aten.convolution(x, weight, None, [1, 1], [1, 1], [1, 1], False, [0, 0], 1)
 
     images, weight = torch.empty(2, 3, 8, 8), torch.empty(4, 3, 3, 3)
-    assert relaid_bytes(node_of(convolve, images, weight)) == 4 * 2 * 3 * 64
-    assert relaid_bytes(node_of(convolve, images.to(memory_format=torch.channels_last), weight)) == 0
-    assert relaid_bytes(node_of(lambda x, w: convolve(x.sin(), w), images, weight)) == 0
-    assert relaid_bytes(node_of(lambda x: x.sin().exp() + convolve(x, x), torch.empty(3, 3, 3, 3))) > 0
+    assert relaid_bytes(convolution_of(convolve, images, weight)) == 4 * 2 * 3 * 64
+    assert relaid_bytes(convolution_of(convolve, images.to(memory_format=torch.channels_last), weight)) == 0
+    assert relaid_bytes(convolution_of(lambda x, w: convolve(x.sin(), w), images, weight)) == 0
+    assert relaid_bytes(convolution_of(lambda x: x.sin().exp() + convolve(x, x), torch.empty(3, 3, 3, 3))) > 0
 
 
 FOURIER = [
@@ -246,64 +241,3 @@ def test_linear_algebra_takes_what_is_predicted(name, shape):
     measured = rematpass.measure_peak(lambda: function(*arguments), device="cpu") - returned
     assert measured <= workspace_bytes(node) + TOLERANCE_BYTES
     assert workspace_bytes(node) <= 1.6 * measured + TOLERANCE_BYTES
-
-
-# Channels read and returned, length, kernel, dilation, stride: 64 channels unfold from a padding of 7 on, 32 from 11
-# on, any from a kernel of 20 on, as many at once as the cache of a core suggests; gradients of weights where the
-# kernel is longer than 14 or the padding wider than 28.
-ROWS = [
-    (64, 64, 512, 3, 6, 1),
-    (64, 64, 512, 3, 7, 1),
-    (32, 32, 512, 3, 10, 1),
-    (32, 32, 512, 3, 11, 1),
-    (64, 64, 512, 3, 32, 1),
-    (64, 64, 512, 21, 1, 1),
-    (64, 64, 512, 15, 1, 1),
-    (128, 32, 512, 3, 1, 1),
-    (32, 128, 512, 3, 1, 1),
-    (64, 64, 512, 3, 1, 2),
-    (64, 64, 512, 16, 1, 8),
-    (64, 128, 777, 41, 1, 2),
-    (128, 32, 512, 21, 2, 1),
-]
-
-
-@pytest.mark.parametrize("is_backward", [False, True])
-@pytest.mark.parametrize("is_transposed", [False, True])
-@pytest.mark.parametrize(("channels_in", "channels_out", "length", "kernel", "dilation", "stride"), ROWS)
-def test_convolutions_over_one_dimension_take_what_is_predicted(
-    channels_in, channels_out, length, kernel, dilation, stride, is_transposed, is_backward
-):
-    padding = [(dilation * (kernel - 1) + 1 - stride) // 2]
-    options = ([stride], padding, [dilation], is_transposed, [0], 1)
-    weight = torch.randn(*((channels_in, channels_out) if is_transposed else (channels_out, channels_in)), kernel)
-    x = torch.randn(4, channels_in, length)
-
-    def forward(x, weight):
-        return aten.convolution(x, weight, None, *options)
-
-    def backward(gradient, x, weight):
-        return aten.convolution_backward(gradient, x, weight, None, *options, [True, True, False])
-
-    gradient = torch.randn_like(forward(x, weight))
-    function, tensors = (backward, (gradient, x, weight)) if is_backward else (forward, (x, weight))
-    returned = x.nbytes + weight.nbytes if is_backward else gradient.nbytes
-    predicted = workspace_bytes(node_of(function, *tensors))
-    measured = rematpass.measure_peak(lambda: function(*tensors), device="cpu") - returned
-    assert measured <= predicted
-    assert predicted <= (1.4 if is_backward or is_transposed else 1.1) * measured + TOLERANCE_BYTES
-
-
-def test_the_cache_of_a_core_is_the_processors(tmp_path, monkeypatch):
-    for place, (level, kind, size) in enumerate(
-        [(1, "Data", "32K"), (1, "Instruction", "64K"), (2, "Unified", "1024K")]
-    ):
-        folder = tmp_path / f"index{place}"
-        folder.mkdir()
-        for name, text in (("level", level), ("type", kind), ("size", size)):
-            (folder / name).write_text(f"{text}\n")
-    found = []
-    for folder in (tmp_path, tmp_path / "unknown"):
-        monkeypatch.setattr(blocked_convolution, "CACHES", folder)
-        found.append([blocked_convolution._cache_bytes.__wrapped__(level) for level in (1, 2)])
-    assert found == [[32 * 1024, 2**20], [*blocked_convolution.USUAL_CACHE_BYTES.values()]]

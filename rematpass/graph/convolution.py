@@ -1,0 +1,150 @@
+"""Sizes of a convolution, and what follows from them alone.
+
+In: numbers. Out: `Convolution`; what is asked of a processor's `Kernels` about one. Never looks at a tensor.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+# torch leaves single images of up to so many elements to its own kernels, unless both sides of the kernel are longer
+# than 3.
+OWN_ELEMENTS = 20_480
+OWN_KERNEL = 3
+# Up to this size of a kernel oneDNN has one of its own for the gradient of a depthwise weight.
+DEPTHWISE_KERNEL = 3
+
+
+@dataclass(frozen=True)
+class Convolution:
+    """Sizes of a convolution, or of a transposed one; those from `image` to `dilation` one per dimension of the image.
+
+    Attributes:
+        batch: images.
+        inputs, outputs: channels.
+        image, out: sizes of what is read, and of the result.
+        kernel, stride, padding, dilation: as in `torch.nn.functional.conv2d`.
+        groups: of channels.
+        is_transposed: whether `out` is read and `image` returned.
+        item_bytes: of an element.
+        is_refusable: whether it is known what becomes of it where oneDNN's kernels refuse it: not in other types than
+            float32, over three dimensions, or where every channel is a group of its own.
+    """
+
+    batch: int
+    inputs: int
+    outputs: int
+    image: Sequence[int]
+    out: Sequence[int]
+    kernel: Sequence[int]
+    stride: Sequence[int]
+    padding: Sequence[int]
+    dilation: Sequence[int]
+    groups: int
+    is_transposed: bool
+    item_bytes: int
+    is_refusable: bool
+
+    @property
+    def reach(self) -> list[int]:
+        """Of the kernel, gaps counted."""
+        return [1 + (length - 1) * step for length, step in zip(self.kernel, self.dilation, strict=True)]
+
+    @property
+    def is_point(self) -> bool:
+        """Whether the kernel has one element per pair of channels."""
+        return math.prod(self.kernel) == 1
+
+    @property
+    def is_strided(self) -> bool:
+        """Whether it leaves out places of the image."""
+        return math.prod(self.stride) > 1
+
+    @property
+    def has_gaps(self) -> bool:
+        """Whether the kernel is dilated."""
+        return math.prod(self.dilation) > 1
+
+    @property
+    def has_gaps_and_strides(self) -> bool:
+        """Gradients of such are unfolded, over one dimension that of the image alone."""
+        return self.is_refusable and self.is_strided and self.has_gaps and not self.is_point
+
+    @property
+    def is_depthwise(self) -> bool:
+        """Whether every channel is a group of its own."""
+        return self.groups == self.inputs == self.outputs > 1
+
+    @property
+    def is_short(self) -> bool:
+        """Whether the image has fewer rows than oneDNN's kernel for depthwise weights' gradients asks for.
+
+        `min_ih` in `jit_uni_dw_conv_bwd_weights_kernel` (oneDNN 3.12).
+        """
+        return self.image[-2] < self.kernel[-2] + -self.padding[-2] % self.stride[-2]
+
+    @property
+    def is_left_to_torch(self) -> bool:
+        """Whether torch computes it without oneDNN, unfolding all that the kernel sees."""
+        is_long = len(self.kernel) > 1 and min(self.kernel[-2:]) > OWN_KERNEL
+        channels, read = (self.outputs, self.out) if self.is_transposed else (self.inputs, self.image)
+        is_single = self.is_refusable and self.batch == self.groups == 1
+        return is_single and channels * math.prod(read) <= OWN_ELEMENTS and not is_long
+
+    def unfolded_by_torch_bytes(self, *, is_backward: bool) -> int:
+        """Where it is left to torch; what is multiplied as it lies is not unfolded."""
+        is_plain = self.is_point and not (self.is_strided or any(self.padding) or self.has_gaps)
+        return 0 if is_plain and (is_backward or not self.is_transposed) else self.unfolded_bytes(math.prod(self.out))
+
+    def padding_behind(self, count: int, dimension: int = -1) -> int:
+        """Elements that the kernel reaches beyond the image for the first `count` results; negative: not so far."""
+        reached = (count - 1) * self.stride[dimension] + self.reach[dimension]
+        return reached - (self.image[dimension] + self.padding[dimension])
+
+    def has_whole_groups(self, block: int) -> bool:
+        """Whether its groups, if it has any, have multiples of so many channels."""
+        is_whole = self.inputs // self.groups % block == self.outputs // self.groups % block == 0
+        return self.groups == 1 or is_whole
+
+    def unfolded_bytes(self, positions: int) -> int:
+        """What the kernel of a group sees at so many positions."""
+        return self.inputs // self.groups * math.prod(self.kernel) * positions * self.item_bytes
+
+    @property
+    def image_bytes(self) -> int:
+        """Of what a convolution reads."""
+        return self.batch * self.inputs * math.prod(self.image) * self.item_bytes
+
+    @property
+    def result_bytes(self) -> int:
+        """Of what it returns."""
+        return self.batch * self.outputs * math.prod(self.out) * self.item_bytes
+
+    @property
+    def weight_bytes(self) -> int:
+        """Of its weight."""
+        return self.outputs * (self.inputs // self.groups) * math.prod(self.kernel) * self.item_bytes
+
+
+@dataclass(frozen=True)
+class Kernels:
+    """OneDNN's for one kind of processor.
+
+    Attributes:
+        channels: per block of their layouts; elements of float32 in a register.
+        refuses, refuses_image_gradient, refuses_weight_gradient: whether they leave one to be unfolded.
+        reads_as_it_lies: whether the image is read without a blocked copy.
+        refuses_channels_last: the same as `refuses_weight_gradient` for images laid out channels last.
+        pads_depthwise: whether a gradient of a depthwise one is computed with every channel padded to a whole block of
+            inputs by a whole block of outputs.
+    """
+
+    channels: int
+    refuses: Callable[[Convolution], bool]
+    refuses_image_gradient: Callable[[Convolution], bool]
+    refuses_weight_gradient: Callable[[Convolution], bool]
+    reads_as_it_lies: Callable[[Convolution], bool]
+    refuses_channels_last: Callable[[Convolution], bool]
+    pads_depthwise: Callable[[Convolution], bool]
