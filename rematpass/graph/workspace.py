@@ -24,6 +24,9 @@ from .sizes import concrete
 # What a channels-last primitive takes per thread, and up to twice more, besides its weights
 # (2026-11, torch 2.13, AVX-512).
 THREAD_BYTES = 4096
+# What summing the gradient of a bias over threads takes where its channels are one block, for each of two threads and
+# the sum (2026-11, torch 2.13, AVX2: 12,320 bytes).
+BIAS_BYTES = 4 * 1024
 # Copies that linear algebra makes of what it reads first: of all of it, and of one matrix of a batch (2026-11, torch
 # 2.13, 64 to 512 rows; LAPACK's own scratch for small matrices in the latter). Others took less than 6 %.
 MATRIX_COPIES = {
@@ -166,7 +169,8 @@ def _cpu_convolution_channels_last(node: fx.Node) -> int:
     if is_backward and found.convolution.is_depthwise and found.kernels.pads_depthwise(found.convolution):
         copies = 1 + block**2
     scratch = copies * blocked * weight.element_size() + THREAD_BYTES * (2 + num_threads()) + weight_copy_bytes(node)
-    of_weight = is_backward and cast("Sequence[bool]", node.args[10])[1]
+    of_weight, of_bias = cast("Sequence[bool]", node.args[10])[1:] if is_backward else (False, False)
+    scratch += of_bias * (channels_out <= block) * BIAS_BYTES * (1 + num_threads())
     return max(scratch, of_weight * found.channels_last_bytes()) + _copied_parts(node)
 
 

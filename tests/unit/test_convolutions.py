@@ -112,6 +112,22 @@ def test_images_that_no_kernel_takes_are_unfolded(kernel, dilation, batch, is_ba
     assert predicted <= 1.05 * measured + TOLERANCE_BYTES
 
 
+@pytest.mark.parametrize("channels", [8, 24])
+def test_the_gradient_of_a_bias_takes_what_is_predicted(channels):
+    layout, ones = torch.channels_last, [1, 1]
+    x, weight = torch.randn(4, 8, 32, 32).to(memory_format=layout), torch.randn(channels, 8, 3, 3)
+    weight = weight.to(memory_format=layout)
+    gradient = torch.randn_like(aten.convolution(x, weight, None, ones, ones, ones, False, [0, 0], 1))
+
+    def run(gradient, x, weight):
+        sizes = [channels], ones, ones, ones, False, [0, 0], 1, [True, True, True]
+        return aten.convolution_backward(gradient, x, weight, *sizes)
+
+    measured = rematpass.measure_peak(lambda: run(gradient, x, weight), device="cpu")
+    predicted = workspace_bytes(convolution_of(run, gradient, x, weight), is_relaid=True)
+    assert measured - x.nbytes - weight.nbytes - 4 * channels <= predicted
+
+
 def sizes_of(row):
     channels_in, channels_out, length, kernel, dilation, stride, *rest = row
     padding, groups = (*rest, *(None, 1)[len(rest) :])
