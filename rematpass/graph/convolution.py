@@ -13,6 +13,7 @@ from dataclasses import dataclass
 # than 3.
 OWN_ELEMENTS = 20_480
 OWN_KERNEL = 3
+MOST_DIMENSIONS = 2
 # Up to this size of a kernel oneDNN has one of its own for the gradient of a depthwise weight.
 DEPTHWISE_KERNEL = 3
 
@@ -31,6 +32,7 @@ class Convolution:
         item_bytes: of an element.
         is_refusable: whether it is known what becomes of it where oneDNN's kernels refuse it: not in other types than
             float32, over three dimensions, or where every channel is a group of its own.
+        is_onednn: whether its type is one that torch leaves to oneDNN.
     """
 
     batch: int
@@ -46,6 +48,7 @@ class Convolution:
     is_transposed: bool
     item_bytes: int
     is_refusable: bool
+    is_onednn: bool
 
     @property
     def reach(self) -> list[int]:
@@ -88,15 +91,25 @@ class Convolution:
     @property
     def is_left_to_torch(self) -> bool:
         """Whether torch computes it without oneDNN, unfolding all that the kernel sees."""
+        if self.groups > 1 or len(self.image) > MOST_DIMENSIONS:
+            return False
         is_long = len(self.kernel) > 1 and min(self.kernel[-2:]) > OWN_KERNEL
         channels, read = (self.outputs, self.out) if self.is_transposed else (self.inputs, self.image)
-        is_single = self.is_refusable and self.batch == self.groups == 1
-        return is_single and channels * math.prod(read) <= OWN_ELEMENTS and not is_long
+        return not self.is_onednn or (
+            self.is_refusable and self.batch == 1 and channels * math.prod(read) <= OWN_ELEMENTS and not is_long
+        )
 
     def unfolded_by_torch_bytes(self, *, is_backward: bool) -> int:
-        """Where it is left to torch; what is multiplied as it lies is not unfolded."""
+        """Where it is left to torch; what is multiplied as it lies is not unfolded.
+
+        All images at once (`slow_conv2d`, `slow_conv_transpose2d`), or one after another where the kernel has gaps
+        (`slow_conv_dilated2d`) and for gradients of transposed ones (torch 2.13).
+        """
         is_plain = self.is_point and not (self.is_strided or any(self.padding) or self.has_gaps)
-        return 0 if is_plain and (is_backward or not self.is_transposed) else self.unfolded_bytes(math.prod(self.out))
+        if is_plain and (is_backward or not self.is_transposed):
+            return 0
+        is_by_image = is_backward if self.is_transposed else self.has_gaps
+        return (1 if is_by_image else self.batch) * self.unfolded_bytes(math.prod(self.out))
 
     def padding_behind(self, count: int, dimension: int = -1) -> int:
         """Elements that the kernel reaches beyond the image for the first `count` results; negative: not so far."""

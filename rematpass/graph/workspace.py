@@ -13,7 +13,7 @@ import torch
 from torch import fx
 
 from ..formula.pieces import Part
-from ..torch_compat import IMAGE_RANK, cpu_capability, num_threads
+from ..torch_compat import IMAGE_RANK, cpu_capability, is_onednn, num_threads
 from .blocked_convolution import Scratch, find_kernels
 from .convolution import Convolution
 from .gpu_attention import gpu_attention_parts
@@ -139,6 +139,7 @@ def _find_scratch(node: fx.Node) -> Scratch | None:
         is_transposed=bool(is_transposed),
         item_bytes=image.element_size(),
         is_refusable=is_float and not is_depthwise and image.ndim <= IMAGE_RANK,
+        is_onednn=is_onednn(image.dtype),
     )
     return Scratch(convolution, find_kernels(cpu_capability()), num_threads())
 

@@ -87,6 +87,7 @@ __all__ = [
     "compile_uncached",
     "compile_wrapper_of",
     "config_state",
+    "cpu_capability",
     "current_compile_wrapper",
     "default_store",
     "donates_buffers",
@@ -102,6 +103,7 @@ __all__ = [
     "is_must_be_in_backward",
     "is_must_be_in_forward",
     "is_mutable",
+    "is_onednn",
     "is_profiling",
     "is_wrapper",
     "keep_for_later",
@@ -146,6 +148,15 @@ def torch_version() -> str:
 def cpu_capability() -> str:
     """The widest vectors that CPU kernels use here, such as AVX2 or AVX512."""
     return str(torch.backends.cpu.get_cpu_capability())
+
+
+def is_onednn(dtype: torch.dtype) -> bool:
+    """Whether torch leaves convolutions of this type to oneDNN here (`ConvParams::use_mkldnn`, 2.11 to 2.15)."""
+    if dtype is torch.bfloat16:
+        return bool(torch.ops.mkldnn._is_mkldnn_bf16_supported())
+    if dtype is torch.float16:
+        return bool(torch.ops.mkldnn._is_mkldnn_fp16_supported())
+    return dtype is torch.float32
 
 
 def num_threads() -> int:

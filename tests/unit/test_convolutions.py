@@ -112,6 +112,29 @@ def test_images_that_no_kernel_takes_are_unfolded(kernel, dilation, batch, is_ba
     assert predicted <= 1.05 * measured + TOLERANCE_BYTES
 
 
+@pytest.mark.parametrize("is_backward", [False, True])
+@pytest.mark.parametrize(
+    ("kernel", "stride", "dilation", "is_transposed"),
+    [(3, 1, 1, False), (3, 2, 1, False), (1, 1, 1, False), (3, 1, 2, False), (3, 2, 1, True), (3, 1, 2, True)],
+)
+def test_what_is_not_left_to_onednn_is_unfolded(kernel, stride, dilation, is_transposed, is_backward):
+    rows, columns = (16, 32) if is_transposed else (32, 16)
+    x, weight = torch.randn(4, 16, 16, 16).double(), torch.randn(rows, columns, kernel, kernel).double()
+    options = [stride] * 2, [dilation * (kernel // 2)] * 2, [dilation] * 2, is_transposed, [0, 0], 1
+
+    def forward(x, weight):
+        return aten.convolution(x, weight, None, *options)
+
+    def backward(gradient, x, weight):
+        return aten.convolution_backward(gradient, x, weight, None, *options, [True, True, False])
+
+    gradient = torch.randn_like(forward(x, weight))
+    function, tensors = (backward, (gradient, x, weight)) if is_backward else (forward, (x, weight))
+    returned = x.nbytes + weight.nbytes if is_backward else gradient.nbytes
+    measured = rematpass.measure_peak(lambda: function(*tensors), device="cpu") - returned
+    assert workspace_bytes(convolution_of(function, *tensors)) == measured
+
+
 @pytest.mark.parametrize("channels", [8, 24])
 def test_the_gradient_of_a_bias_takes_what_is_predicted(channels):
     layout, ones = torch.channels_last, [1, 1]
@@ -147,6 +170,7 @@ def sizes_of(row):
         is_transposed=False,
         item_bytes=4,
         is_refusable=True,
+        is_onednn=True,
     )
 
 
