@@ -24,6 +24,9 @@ LONGEST_STRIDED_KERNEL = 7
 # Registers of its kernel for images' gradients, and blocks of channels together.
 REGISTERS = 15
 MOST_BLOCKS = 4
+# Scratch of gradients with strides is rounded up to this many elements or bytes, and so many bytes besides (measured).
+PAGE = 4096
+STRIDED_PAGES = 4
 # Kernels of weights' gradients are shorter.
 LONGEST_KERNEL = 14
 
@@ -85,6 +88,23 @@ def _refuses_channels_last(convolution: Convolution) -> bool:
     return not convolution.is_point and (is_refused or _sees_padding_alone(convolution))
 
 
+def _strided_bytes(convolution: Convolution, threads: int) -> int:
+    """What a thread reads, with margins, and all it returns of one image where the width is no multiple of the stride.
+
+    At most: it may work on narrower parts (`init_scratchpad` in `jit_brgemm_conv_bwd_utils.cpp`, oneDNN 3.12).
+    """
+    if not convolution.is_strided or (convolution.has_gaps and not convolution.is_point):
+        return 0
+    positions = 1
+    for i, size in enumerate(convolution.out):
+        sides = convolution.padding[i], convolution.padding_behind(size, i)
+        positions *= size + sum(max(0, convolution.reach[i] - 1 - side) // convolution.stride[i] for side in sides)
+    width, stride = convolution.image[-1], convolution.stride[-1]
+    read = positions * _up(convolution.outputs, CHANNELS)
+    returned = _up(width, stride) * stride * convolution.inputs if width % stride else 0
+    return threads * (STRIDED_PAGES * PAGE + convolution.item_bytes * (_up(read, PAGE) + _up(returned, PAGE)))
+
+
 def _pads_depthwise(convolution: Convolution) -> bool:
     """With gaps that of the image, else that of the weight, unless it is refused or another kernel takes it."""
     if convolution.has_gaps:
@@ -101,6 +121,10 @@ def _ways_together(convolution: Convolution) -> Iterator[tuple[int, int]]:
         for together in range(1, min(width, REGISTERS // (blocks + 1)) + 1):
             if before <= together or together == width:
                 yield together * blocks, together
+
+
+def _up(count: int, step: int) -> int:
+    return -(-count // step) * step
 
 
 def _fits_nowhere(convolution: Convolution) -> bool:
@@ -122,5 +146,6 @@ KERNELS = Kernels(
     refuses_weight_gradient=_refuses_weight_gradient,
     reads_as_it_lies=_reads_as_it_lies,
     pads_depthwise=_pads_depthwise,
+    strided_bytes=_strided_bytes,
     refuses_channels_last=_refuses_channels_last,
 )

@@ -99,5 +99,6 @@ KERNELS = Kernels(
     refuses_weight_gradient=_refuses_weight_gradient,
     reads_as_it_lies=lambda _: False,  # not known of any (2026-11)
     pads_depthwise=_pads_depthwise,
+    strided_bytes=lambda *_: 0,  # up to a third of the copies where channels are no multiple of 64 (2026-11)
     refuses_channels_last=lambda _: False,  # likewise
 )

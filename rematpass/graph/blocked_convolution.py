@@ -100,6 +100,7 @@ class Scratch:
             unfolded = own * sizes.unfolded_bytes(math.prod(sizes.out))
             return sizes.image_bytes + max(unfolded, sizes.image_bytes)
         copies = self._image_block + self._result_block + self._weight_block
+        copies += self.kernels.strided_bytes(sizes, self.threads)
         return max((2 + sizes.is_strided) * sizes.image_bytes, copies)
 
     def _weight_gradient_bytes(self) -> int:

@@ -152,6 +152,7 @@ class Kernels:
         refuses_channels_last: the same as `refuses_weight_gradient` for images laid out channels last.
         pads_depthwise: whether a gradient of a depthwise one is computed with every channel padded to a whole block of
             inputs by a whole block of outputs.
+        strided_bytes: scratch of so many threads for the gradient of an image with strides, besides copies.
     """
 
     channels: int
@@ -161,3 +162,4 @@ class Kernels:
     reads_as_it_lies: Callable[[Convolution], bool]
     refuses_channels_last: Callable[[Convolution], bool]
     pads_depthwise: Callable[[Convolution], bool]
+    strided_bytes: Callable[[Convolution, int], int]

@@ -170,7 +170,9 @@ def _cpu_convolution_channels_last(node: fx.Node) -> int:
     if is_backward and found.convolution.is_depthwise and found.kernels.pads_depthwise(found.convolution):
         copies = 1 + block**2
     scratch = copies * blocked * weight.element_size() + THREAD_BYTES * (2 + num_threads()) + weight_copy_bytes(node)
-    of_weight, of_bias = cast("Sequence[bool]", node.args[10])[1:] if is_backward else (False, False)
+    of_read, of_weight, of_bias = cast("Sequence[bool]", node.args[10]) if is_backward else (False,) * 3
+    if of_read and not found.convolution.is_depthwise:
+        scratch += found.kernels.strided_bytes(found.convolution, num_threads())
     scratch += of_bias * (channels_out <= block) * BIAS_BYTES * (1 + num_threads())
     return max(scratch, of_weight * found.channels_last_bytes()) + _copied_parts(node)
 

@@ -135,6 +135,27 @@ def test_what_is_not_left_to_onednn_is_unfolded(kernel, stride, dilation, is_tra
     assert workspace_bytes(convolution_of(function, *tensors)) == measured
 
 
+@pytest.mark.parametrize("is_relaid", [False, True])
+@pytest.mark.parametrize(("inputs", "outputs", "width", "kernel", "stride"), [(64, 32, 321, 7, 4), (16, 128, 64, 5, 2)])
+def test_gradients_with_strides_take_what_is_predicted(inputs, outputs, width, kernel, stride, is_relaid):
+    layout = torch.channels_last if is_relaid else torch.contiguous_format
+    image = torch.randn(2, inputs, 6 if is_relaid else 1, width).to(memory_format=layout)
+    weight = torch.randn(outputs, inputs, kernel if is_relaid else 1, kernel)
+    x, weight = (image, weight) if is_relaid else (image[:, :, 0], weight[:, :, 0])
+    dimensions = x.ndim - 2
+    options = [stride] * dimensions, [kernel // 2] * dimensions, [1] * dimensions, False, [0] * dimensions, 1
+    gradient = torch.randn_like(aten.convolution(x, weight, None, *options))
+
+    def run(gradient, x, weight):
+        return aten.convolution_backward(gradient, x, weight, None, *options, [True, False, False])
+
+    measured = rematpass.measure_peak(lambda: run(gradient, x, weight), device="cpu") - x.nbytes
+    predicted = workspace_bytes(convolution_of(run, gradient, x, weight), is_relaid=is_relaid)
+    assert predicted <= 1.5 * measured + 4 * TOLERANCE_BYTES
+    if torch.backends.cpu.get_cpu_capability() == "AVX2":
+        assert measured <= predicted
+
+
 @pytest.mark.parametrize("channels", [8, 24])
 def test_the_gradient_of_a_bias_takes_what_is_predicted(channels):
     layout, ones = torch.channels_last, [1, 1]
