@@ -11,10 +11,12 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+from ..formula.pieces import round_up
 from .convolution import DEPTHWISE_KERNEL, Convolution, Kernels
 
 # Channels per block of its layouts, and elements of float32 in a register.
 CHANNELS = 8
+# An image of so many channels is read as it lies.
 COLOURS = 3
 # Results that its kernel computes together, and at most where more padding asks for more; the longest kernel that may
 # have padding and strides.
@@ -100,9 +102,9 @@ def _strided_bytes(convolution: Convolution, threads: int) -> int:
         sides = convolution.padding[i], convolution.padding_behind(size, i)
         positions *= size + sum(max(0, convolution.reach[i] - 1 - side) // convolution.stride[i] for side in sides)
     width, stride = convolution.image[-1], convolution.stride[-1]
-    read = positions * _up(convolution.outputs, CHANNELS)
-    returned = _up(width, stride) * stride * convolution.inputs if width % stride else 0
-    return threads * (STRIDED_PAGES * PAGE + convolution.item_bytes * (_up(read, PAGE) + _up(returned, PAGE)))
+    read_bytes = round_up(convolution.item_bytes, round_up(positions, convolution.outputs, CHANNELS), PAGE)
+    returned = round_up(stride * convolution.inputs, width, stride) if width % stride else 0
+    return threads * (STRIDED_PAGES * PAGE + read_bytes + round_up(convolution.item_bytes, returned, PAGE))
 
 
 def _pads_depthwise(convolution: Convolution) -> bool:
@@ -121,10 +123,6 @@ def _ways_together(convolution: Convolution) -> Iterator[tuple[int, int]]:
         for together in range(1, min(width, REGISTERS // (blocks + 1)) + 1):
             if before <= together or together == width:
                 yield together * blocks, together
-
-
-def _up(count: int, step: int) -> int:
-    return -(-count // step) * step
 
 
 def _fits_nowhere(convolution: Convolution) -> bool:

@@ -24,6 +24,7 @@ PRIMITIVE_BYTES = 8448
 PRIMITIVE_SHARE = 0.02
 # Each thread unfolds its own images for gradients of weights where one has fewer positions than this for each thread.
 SHORT_IMAGE = 256
+# Single images are shared like a batch where they have more groups (`gemm_convolution_utils.cpp`).
 FEW_GROUPS = 2
 # Copies of a weight that a thread sums its gradient in (what should be elements is counted in bytes, oneDNN 3.12).
 WEIGHT_COPIES = 4

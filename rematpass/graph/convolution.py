@@ -13,6 +13,7 @@ from dataclasses import dataclass
 # than 3.
 OWN_ELEMENTS = 20_480
 OWN_KERNEL = 3
+# What becomes of convolutions over more is not known.
 MOST_DIMENSIONS = 2
 # Up to this size of a kernel oneDNN has one of its own for the gradient of a depthwise weight.
 DEPTHWISE_KERNEL = 3
@@ -30,8 +31,7 @@ class Convolution:
         groups: of channels.
         is_transposed: whether `out` is read and `image` returned.
         item_bytes: of an element.
-        is_refusable: whether it is known what becomes of it where oneDNN's kernels refuse it: not in other types than
-            float32, over three dimensions, or where every channel is a group of its own.
+        is_float32: whether it reads float32 and multiplies it with float32.
         is_onednn: whether its type is one that torch leaves to oneDNN.
     """
 
@@ -47,8 +47,17 @@ class Convolution:
     groups: int
     is_transposed: bool
     item_bytes: int
-    is_refusable: bool
+    is_float32: bool
     is_onednn: bool
+
+    @property
+    def is_refusable(self) -> bool:
+        """Whether it is known what becomes of it where oneDNN's kernels refuse it.
+
+        Not in other types than float32, over three dimensions, or where every channel read is a group of its own.
+        """
+        is_separate = self.groups == self.inputs > 1
+        return self.is_float32 and not is_separate and len(self.image) <= MOST_DIMENSIONS
 
     @property
     def reach(self) -> list[int]:

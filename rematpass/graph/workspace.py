@@ -123,8 +123,6 @@ def _find_scratch(node: fx.Node) -> Scratch | None:
     if is_transposed:  # the gradient of one that reads what this one writes
         image, result = result, image
     stride, padding, dilation = (_per_dimension(step, image.ndim - 2) for step in steps)
-    is_float = image.dtype is weight.dtype is torch.float32
-    is_depthwise = groups == concrete(image.shape[1]) > 1
     convolution = Convolution(
         batch=concrete(image.shape[0]),
         inputs=concrete(image.shape[1]),
@@ -138,7 +136,7 @@ def _find_scratch(node: fx.Node) -> Scratch | None:
         groups=groups,
         is_transposed=bool(is_transposed),
         item_bytes=image.element_size(),
-        is_refusable=is_float and not is_depthwise and image.ndim <= IMAGE_RANK,
+        is_float32=image.dtype is weight.dtype is torch.float32,
         is_onednn=is_onednn(image.dtype),
     )
     return Scratch(convolution, find_kernels(cpu_capability()), num_threads())
