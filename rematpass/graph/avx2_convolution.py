@@ -1,6 +1,6 @@
-"""Which convolutions oneDNN's kernels for AVX2 refuse, and what the one for strides keeps for each thread.
+"""Which convolutions oneDNN's kernels for AVX2 refuse, and to what they pad channels.
 
-In: a `Convolution`. Out: yes or no, or bytes, as `KERNELS`. Never looks at a tensor.
+In: a `Convolution`. Out: yes or no, or channels, as `KERNELS`. Never looks at a tensor.
 
 Padding wider than a few results, long kernels, and gaps where gradients of weights are asked for (oneDNN 3.12, the
 three `init_conf` of `jit_avx2_conv_kernel_f32.cpp`). Measured 2026-11 (torch 2.13, two threads, AMD Zen 3) on some 400
@@ -12,7 +12,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from ..formula.pieces import round_up
-from .convolution import DEPTHWISE_KERNEL, Convolution, Kernels
+from .convolution import Convolution, Kernels
 
 # Channels per block of its layouts, and elements of float32 in a register.
 CHANNELS = 8
@@ -26,9 +26,11 @@ LONGEST_STRIDED_KERNEL = 7
 # Registers of its kernel for images' gradients, and blocks of channels together.
 REGISTERS = 15
 MOST_BLOCKS = 4
-# Scratch of gradients with strides is rounded up to this many elements or bytes, and so many bytes besides (measured).
-PAGE = 4096
-STRIDED_PAGES = 4
+# Results that its kernel for depthwise convolutions with gaps computes together.
+DEPTHWISE_TOGETHER = 3
+# Up to so many channels returned are padded to blocks one by one where images are laid out channels last; of more,
+# three or four are computed together: three counts what fits four as up to an eighth more than it takes (2026-11).
+FEW_CHANNELS = 32
 # Kernels of weights' gradients are shorter.
 LONGEST_KERNEL = 14
 
@@ -90,29 +92,25 @@ def _refuses_channels_last(convolution: Convolution) -> bool:
     return not convolution.is_point and (is_refused or _sees_padding_alone(convolution))
 
 
-def _strided_bytes(convolution: Convolution, threads: int) -> int:
-    """What a thread reads, with margins, and all it returns of one image where the width is no multiple of the stride.
+def _pads_group_gradients(convolution: Convolution) -> bool:
+    """Depthwise ones with gaps, and few channels returned in each group with strides."""
+    if convolution.is_depthwise:
+        return convolution.has_gaps
+    return convolution.groups > 1 and convolution.is_strided and convolution.of_a_group[1] <= CHANNELS
 
-    At most: it may work on narrower parts (`init_scratchpad` in `jit_brgemm_conv_bwd_utils.cpp`, oneDNN 3.12).
-    """
-    if not convolution.is_strided or (convolution.has_gaps and not convolution.is_point):
+
+def _padded_channels(count: int, _positions: int) -> int:
+    """Blocks one by one, or three together."""
+    return round_up(1, count, CHANNELS if count <= FEW_CHANNELS else 3 * CHANNELS)
+
+
+def weight_block(convolution: Convolution) -> int:
+    """As `Kernels` asks. Groups of three channels are taken for images of three colours, which have none."""
+    has_both = convolution.has_gaps and convolution.is_strided
+    is_colour = convolution.groups > 1 and convolution.of_a_group[0] == COLOURS
+    if has_both or is_colour or _refuses_channels_last(convolution):
         return 0
-    positions = 1
-    for i, size in enumerate(convolution.out):
-        sides = convolution.padding[i], convolution.padding_behind(size, i)
-        positions *= size + sum(max(0, convolution.reach[i] - 1 - side) // convolution.stride[i] for side in sides)
-    width, stride = convolution.image[-1], convolution.stride[-1]
-    read_bytes = round_up(convolution.item_bytes, round_up(positions, convolution.outputs, CHANNELS), PAGE)
-    returned = round_up(stride * convolution.inputs, width, stride) if width % stride else 0
-    return threads * (STRIDED_PAGES * PAGE + read_bytes + round_up(convolution.item_bytes, returned, PAGE))
-
-
-def _pads_depthwise(convolution: Convolution) -> bool:
-    """With gaps that of the image, else that of the weight, unless it is refused or another kernel takes it."""
-    if convolution.has_gaps:
-        return not (convolution.is_strided or _refuses_dense_gradient(convolution))
-    has_own = max(convolution.kernel) <= DEPTHWISE_KERNEL and not convolution.is_short
-    return not (has_own or _refuses_channels_last(convolution))
+    return 1 if convolution.has_own_depthwise else CHANNELS
 
 
 def _ways_together(convolution: Convolution) -> Iterator[tuple[int, int]]:
@@ -143,7 +141,9 @@ KERNELS = Kernels(
     refuses_image_gradient=_refuses_image_gradient,
     refuses_weight_gradient=_refuses_weight_gradient,
     reads_as_it_lies=_reads_as_it_lies,
-    pads_depthwise=_pads_depthwise,
-    strided_bytes=_strided_bytes,
-    refuses_channels_last=_refuses_channels_last,
+    pads_groups=lambda _: False,
+    pads_group_gradients=_pads_group_gradients,
+    unfolds_depthwise=lambda c: c.has_gaps and c.padding_of_rows > DEPTHWISE_TOGETHER,
+    padded_channels=_padded_channels,
+    weight_block=weight_block,
 )

@@ -1,6 +1,6 @@
-"""Which convolutions oneDNN's kernels for AVX-512 refuse.
+"""Which convolutions oneDNN's kernels for AVX-512 refuse, and to what they pad channels.
 
-In: a `Convolution`. Out: yes or no, as `KERNELS`. Never counts bytes.
+In: a `Convolution`. Out: yes or no, or channels, as `KERNELS`. Never looks at a tensor.
 
 They refuse wide padding and long kernels; groups of other than whole blocks of channels are left to other kernels
 (oneDNN 3.12, `init_conf` in `jit_avx512_common_conv_kernel.cpp`). Measured 2026-11 (torch 2.13, two threads) on some
@@ -11,8 +11,10 @@ from __future__ import annotations
 
 import math
 
+from ..formula.pieces import round_up
+from . import avx2_convolution
 from .caches import cache_bytes
-from .convolution import DEPTHWISE_KERNEL, OWN_KERNEL, Convolution, Kernels
+from .convolution import OWN_KERNEL, Convolution, Kernels
 
 # Channels per block of its layouts, and elements of float32 in a register.
 CHANNELS = 16
@@ -27,6 +29,10 @@ MOST_GRADIENT_BLOCKS = 4
 LEAST_TOGETHER = 7
 LONGEST_GRADIENT_KERNEL = 19
 LONGEST_KERNEL = 14
+# Results that its kernel for depthwise convolutions with gaps computes together.
+DEPTHWISE_TOGETHER = 6
+# Results of an image from which three blocks of channels are computed together (between 108 and 140, most of them).
+MANY_POSITIONS = 112
 # Single images up to this width and to so many channels are computed as those of long kernels.
 SINGLE_WIDTH = 147
 SINGLE_CHANNELS = 96
@@ -72,18 +78,52 @@ def _refuses_weight_gradient(convolution: Convolution) -> bool:
     return is_refused and convolution.has_whole_groups(CHANNELS)
 
 
+def _pads_groups(convolution: Convolution) -> bool:
+    """Few channels read in each group; depthwise ones with gaps and more padding than results computed together."""
+    if convolution.is_depthwise:
+        return convolution.has_gaps and convolution.padding_of_rows > DEPTHWISE_TOGETHER
+    return convolution.groups > 1 and convolution.of_a_group[0] <= CHANNELS
+
+
+def _unfolds_depthwise(convolution: Convolution) -> bool:
+    return _pads_groups(convolution) and convolution.kernel[-1] > LONGEST_KERNEL
+
+
+def _pads_group_gradients(convolution: Convolution) -> bool:
+    """Few channels returned in each group; depthwise ones with gaps."""
+    if convolution.is_depthwise:
+        return convolution.has_gaps
+    return convolution.groups > 1 and convolution.of_a_group[1] <= CHANNELS
+
+
+def _padded_channels(count: int, positions: int) -> int:
+    """One block, pairs of blocks, or four together; three where there are many results."""
+    if count <= CHANNELS:
+        return CHANNELS
+    if 2 * CHANNELS < count <= 3 * CHANNELS and positions >= MANY_POSITIONS:
+        return 3 * CHANNELS
+    return round_up(1, count, 4 * CHANNELS if count > 2 * CHANNELS and count % (2 * CHANNELS) else 2 * CHANNELS)
+
+
+def _weight_block(convolution: Convolution) -> int:
+    """Of what these kernels refuse, those for AVX2 take some."""
+    if _refuses_channels_last(convolution):
+        return avx2_convolution.weight_block(convolution)
+    return 1 if convolution.has_own_depthwise else CHANNELS
+
+
 def _refuses_channels_last(convolution: Convolution) -> bool:
     """Wide kernels, gaps with strides, gaps that reach beyond the rows there are, rows of half padding or more.
 
-    Not known of other types than float32. Measured 2026-11 (torch 2.13) on 700 convolutions, 300 of them in groups.
+    Measured 2026-11 (torch 2.13) on 1,600 convolutions, half of them in groups.
     """
-    if convolution.is_point or not convolution.is_refusable:
-        return False
+    if convolution.has_gaps and convolution.is_strided:
+        return True
     is_far = convolution.has_gaps and any(
         reach > size for reach, size in zip(convolution.reach[:-1], convolution.image[:-1], strict=True)
     )
     is_long = convolution.kernel[-1] > LONGEST_KERNEL
-    return is_long or convolution.has_gaps_and_strides or is_far or _has_padding_mostly(convolution)
+    return not convolution.is_point and (is_long or is_far or _has_padding_mostly(convolution))
 
 
 def _has_padding_mostly(convolution: Convolution) -> bool:
@@ -92,13 +132,6 @@ def _has_padding_mostly(convolution: Convolution) -> bool:
     return any(
         max(padding, convolution.padding_behind(size, i)) > reach // 2 for i, (reach, padding, size) in enumerate(sides)
     )
-
-
-def _pads_depthwise(convolution: Convolution) -> bool:
-    """Measured 2026-11 (torch 2.13) for kernels of 2 to 9, strides and dilations of 1 and 2, images of 1 to 24 rows."""
-    if convolution.has_gaps:
-        return not convolution.is_strided
-    return max(convolution.kernel) > DEPTHWISE_KERNEL or convolution.is_short
 
 
 def _is_broadcast(convolution: Convolution) -> bool:
@@ -120,7 +153,9 @@ KERNELS = Kernels(
     refuses_image_gradient=_refuses_image_gradient,
     refuses_weight_gradient=_refuses_weight_gradient,
     reads_as_it_lies=lambda _: False,  # not known of any (2026-11)
-    pads_depthwise=_pads_depthwise,
-    strided_bytes=lambda *_: 0,  # up to a third of the copies where channels are no multiple of 64 (2026-11)
-    refuses_channels_last=_refuses_channels_last,
+    pads_groups=_pads_groups,
+    pads_group_gradients=_pads_group_gradients,
+    unfolds_depthwise=_unfolds_depthwise,
+    padded_channels=_padded_channels,
+    weight_block=_weight_block,
 )

@@ -1,4 +1,4 @@
-"""Scratch of convolutions on a CPU, most of it where images are not laid out channels last.
+"""Scratch of convolutions on a CPU where images are not laid out channels last.
 
 In: sizes of a convolution. Out: bytes beyond what it returns. Never looks at a tensor.
 
@@ -14,6 +14,7 @@ from dataclasses import dataclass
 
 from . import avx2_convolution, avx512_convolution
 from .caches import cache_bytes
+from .channels_last import WEIGHT_COPIES, is_shared, strided_bytes
 from .convolution import Convolution, Kernels
 from .unfolding import Unfolding
 
@@ -22,12 +23,6 @@ from .unfolding import Unfolding
 # about 2 % too high.
 PRIMITIVE_BYTES = 8448
 PRIMITIVE_SHARE = 0.02
-# Each thread unfolds its own images for gradients of weights where one has fewer positions than this for each thread.
-SHORT_IMAGE = 256
-# Single images are shared like a batch where they have more groups (`gemm_convolution_utils.cpp`).
-FEW_GROUPS = 2
-# Copies of a weight that a thread sums its gradient in (what should be elements is counted in bytes, oneDNN 3.12).
-WEIGHT_COPIES = 4
 
 
 def find_kernels(capability: str) -> Kernels:
@@ -64,24 +59,6 @@ class Scratch:
         second = of_weight * (read_bytes + self._weight_gradient_bytes())
         return _with_primitive(max(first, second) - read_bytes - of_weight * sizes.weight_bytes)
 
-    def channels_last_bytes(self) -> int:
-        """Scratch of a weight's gradient beyond it where images are laid out channels last; 0 where it is not refused.
-
-        What is unfolded, a turned image and copies of the weight, by each thread where images are small.
-        """
-        sizes = self.convolution
-        if not self.kernels.refuses_channels_last(sizes):
-            return 0
-        positions = math.prod(sizes.out)
-        image_bytes = sizes.inputs // sizes.groups * math.prod(sizes.image) * sizes.item_bytes
-        own = sizes.unfolded_bytes(positions) + image_bytes + WEIGHT_COPIES * sizes.weight_bytes
-        return (self.threads if self._is_shared(positions) else 1) * own + sizes.weight_bytes
-
-    def _is_shared(self, positions: int) -> bool:
-        """Whether threads share the images, not the work on each."""
-        is_short = positions // self.threads < SHORT_IMAGE
-        return is_short and (self.convolution.batch > 1 or self.convolution.groups > FEW_GROUPS)
-
     def _scratch_bytes(self) -> int:
         """Of a forward beyond its result: blocked copies of all, then of the result alone, which is copied.
 
@@ -101,7 +78,7 @@ class Scratch:
             unfolded = own * sizes.unfolded_bytes(math.prod(sizes.out))
             return sizes.image_bytes + max(unfolded, sizes.image_bytes)
         copies = self._image_block + self._result_block + self._weight_block
-        copies += self.kernels.strided_bytes(sizes, self.threads)
+        copies += strided_bytes(sizes, self.threads)
         return max((2 + sizes.is_strided) * sizes.image_bytes, copies)
 
     def _weight_gradient_bytes(self) -> int:
@@ -110,9 +87,9 @@ class Scratch:
         if not (sizes.is_refusable and self.kernels.refuses_weight_gradient(sizes)):
             copies = self._read_block + self._result_block + self._weight_block
             return copies + sizes.weight_bytes + self._gathered_bytes()
-        positions = math.prod(sizes.out)
-        own = self.threads if self._is_shared(positions) else 1
-        return sizes.weight_bytes + own * (WEIGHT_COPIES * sizes.weight_bytes + sizes.unfolded_bytes(positions))
+        own = self.threads if is_shared(sizes, self.threads) else 1
+        unfolded = sizes.unfolded_bytes(math.prod(sizes.out))
+        return sizes.weight_bytes + own * (WEIGHT_COPIES * sizes.weight_bytes + unfolded)
 
     def _unfolded_at_once_bytes(self) -> int:
         """By each thread."""

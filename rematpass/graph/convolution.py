@@ -90,12 +90,21 @@ class Convolution:
         return self.groups == self.inputs == self.outputs > 1
 
     @property
-    def is_short(self) -> bool:
-        """Whether the image has fewer rows than oneDNN's kernel for depthwise weights' gradients asks for.
+    def has_own_depthwise(self) -> bool:
+        """Whether oneDNN's kernel for gradients of depthwise weights takes it, which pads no channels.
 
-        `min_ih` in `jit_uni_dw_conv_bwd_weights_kernel` (oneDNN 3.12).
+        Narrow kernels without gaps, no narrower than the stride, half of them padding at most, and rows enough
+        (`init_conf` in `jit_uni_dw_conv_kernel_utils.hpp`, oneDNN 3.12).
         """
-        return self.image[-2] < self.kernel[-2] + -self.padding[-2] % self.stride[-2]
+        width, rows = self.kernel[-1], self.kernel[-2] + -self.padding[-2] % self.stride[-2]
+        is_narrow = self.stride[-1] <= width <= DEPTHWISE_KERNEL and self.image[-2] >= rows
+        is_inside = all(padding <= size // 2 for padding, size in zip(self.padding, self.kernel, strict=True))
+        return self.is_depthwise and is_narrow and is_inside and not self.has_gaps
+
+    @property
+    def of_a_group(self) -> tuple[int, int]:
+        """Channels read and returned."""
+        return self.inputs // self.groups, self.outputs // self.groups
 
     @property
     def is_left_to_torch(self) -> bool:
@@ -124,6 +133,11 @@ class Convolution:
         """Elements that the kernel reaches beyond the image for the first `count` results; negative: not so far."""
         reached = (count - 1) * self.stride[dimension] + self.reach[dimension]
         return reached - (self.image[dimension] + self.padding[dimension])
+
+    @property
+    def padding_of_rows(self) -> int:
+        """The wider of both sides."""
+        return max(self.padding[-1], self.padding_behind(self.out[-1]))
 
     def has_whole_groups(self, block: int) -> bool:
         """Whether its groups, if it has any, have multiples of so many channels."""
@@ -158,10 +172,11 @@ class Kernels:
         channels: per block of their layouts; elements of float32 in a register.
         refuses, refuses_image_gradient, refuses_weight_gradient: whether they leave one to be unfolded.
         reads_as_it_lies: whether the image is read without a blocked copy.
-        refuses_channels_last: the same as `refuses_weight_gradient` for images laid out channels last.
-        pads_depthwise: whether a gradient of a depthwise one is computed with every channel padded to a whole block of
-            inputs by a whole block of outputs.
-        strided_bytes: scratch of so many threads for the gradient of an image with strides, besides copies.
+        pads_groups: whether a forward over images laid out channels last pads every group to whole blocks of channels.
+        pads_group_gradients: whether the gradient of such an image does.
+        unfolds_depthwise: whether a depthwise forward over such images is unfolded.
+        padded_channels: so many channels returned at so many positions, with those that such a kernel pads them to.
+        weight_block: channels that the gradient of a weight is padded to for such images; 0 where it is unfolded.
     """
 
     channels: int
@@ -169,6 +184,8 @@ class Kernels:
     refuses_image_gradient: Callable[[Convolution], bool]
     refuses_weight_gradient: Callable[[Convolution], bool]
     reads_as_it_lies: Callable[[Convolution], bool]
-    refuses_channels_last: Callable[[Convolution], bool]
-    pads_depthwise: Callable[[Convolution], bool]
-    strided_bytes: Callable[[Convolution, int], int]
+    pads_groups: Callable[[Convolution], bool]
+    pads_group_gradients: Callable[[Convolution], bool]
+    unfolds_depthwise: Callable[[Convolution], bool]
+    padded_channels: Callable[[int, int], int]
+    weight_block: Callable[[Convolution], int]

@@ -15,18 +15,13 @@ from torch import fx
 from ..formula.pieces import Part
 from ..torch_compat import IMAGE_RANK, cpu_capability, is_onednn, num_threads
 from .blocked_convolution import Scratch, find_kernels
+from .channels_last import ChannelsLast
 from .convolution import Convolution
 from .gpu_attention import gpu_attention_parts
 from .layouts import is_convolution, is_of_images, weight_copy_bytes
 from .op_traits import base_name, tensor_at
 from .sizes import concrete
 
-# What a channels-last primitive takes per thread, and up to twice more, besides its weights
-# (2026-11, torch 2.13, AVX-512).
-THREAD_BYTES = 4096
-# What summing the gradient of a bias over threads takes where its channels are one block, for each of two threads and
-# the sum (2026-11, torch 2.13, AVX2: 12,320 bytes).
-BIAS_BYTES = 4 * 1024
 # Copies that linear algebra makes of what it reads first: of all of it, and of one matrix of a batch (2026-11, torch
 # 2.13, 64 to 512 rows; LAPACK's own scratch for small matrices in the latter). Others took less than 6 %.
 MATRIX_COPIES = {
@@ -148,31 +143,17 @@ def _per_dimension(step: object, count: int) -> list[int]:
 
 
 def _cpu_convolution_channels_last(node: fx.Node) -> int:
-    """OneDNN reads and writes channels-last activations as they are and works on blocked copies of weights.
-
-    Measured 2026-11 (torch 2.13), 24 shapes: the forward takes the weight, its outputs padded to a block of channels,
-    the backward that twice, both THREAD_BYTES per thread and up to twice more. A weight larger than 1 x 1 is laid out
-    channels last before, in a copy of its own.
-    """
-    is_backward = base_name(node.target) == "convolution_backward"
-    found, weight = _find_scratch(node), tensor_at(node, 2 if is_backward else 1)
-    if found is None or weight is None:
+    """A weight larger than 1 x 1 is laid out channels last before, in a copy of its own."""
+    found = _find_scratch(node)
+    if found is None:
         return 0
-    if found.convolution.is_left_to_torch:
-        unfolded_bytes = found.convolution.unfolded_by_torch_bytes(is_backward=is_backward)
-        return unfolded_bytes + weight_copy_bytes(node) + _copied_parts(node)
-    channels_out, *rest = [concrete(size) for size in weight.shape]
-    block = found.kernels.channels
-    blocked = -(-channels_out // block) * block * math.prod(rest)
-    copies = 1 + is_backward
-    if is_backward and found.convolution.is_depthwise and found.kernels.pads_depthwise(found.convolution):
-        copies = 1 + block**2
-    scratch = copies * blocked * weight.element_size() + THREAD_BYTES * (2 + num_threads()) + weight_copy_bytes(node)
-    of_read, of_weight, of_bias = cast("Sequence[bool]", node.args[10]) if is_backward else (False,) * 3
-    if of_read and not found.convolution.is_depthwise:
-        scratch += found.kernels.strided_bytes(found.convolution, num_threads())
-    scratch += of_bias * (channels_out <= block) * BIAS_BYTES * (1 + num_threads())
-    return max(scratch, of_weight * found.channels_last_bytes()) + _copied_parts(node)
+    known = ChannelsLast(found.convolution, found.kernels, found.threads)
+    if base_name(node.target) == "convolution_backward":
+        of_read, of_weight, of_bias = cast("Sequence[bool]", node.args[10])
+        scratch = known.backward_bytes(of_read=of_read, of_weight=of_weight, of_bias=of_bias)
+    else:
+        scratch = known.forward_bytes()
+    return scratch + weight_copy_bytes(node) + _copied_parts(node)
 
 
 def _copied_parts(node: fx.Node) -> int:
