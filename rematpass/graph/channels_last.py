@@ -38,6 +38,8 @@ HALF_WEIGHT_COPIES = 6
 # Gradients of weights in half precision are summed in float32, and take so many pages more for margins of rows.
 SUM_BYTES = 4
 TURNING_PAGES = 8
+# Copies of a depthwise weight that its own kernel takes for a gradient in half precision.
+SUMMED_COPIES = 4
 # What is 1 x 1 with strides takes besides what it gathers: 128 to 8,704 bytes.
 GATHERING_BYTES = 8704
 # What summing the gradient of a bias over threads takes where its channels are one block, for each of two threads and
@@ -92,7 +94,7 @@ class ChannelsLast:
             return self._unfolded()
         if self.kernels.pads_group_gradients(sizes):
             return self._padded_by_group()
-        if sizes.is_depthwise:
+        if sizes.is_depthwise and (sizes.is_float32 or not sizes.is_strided):
             return sizes.weight_bytes
         returned, read = sizes.of_a_group
         if sizes.is_strided:
@@ -141,13 +143,22 @@ class ChannelsLast:
     def _turned_weight_gradient(self) -> int:
         """Of half precision, at most: an image and its result turned, and the gradient as float32.
 
-        For each thread, unless threads share channels, since those are larger than all images.
+        For each thread, unless threads share channels, since those are larger than all images, or groups, which are
+        padded to whole blocks.
         """
         sizes = self.convolution
-        turned = (sizes.image_bytes + sizes.result_bytes) // sizes.batch
+        if sizes.has_own_depthwise:
+            return SUMMED_COPIES * sizes.weight_bytes + PRIMITIVE_BYTES
         summed = self._padded(self.kernels.channels) // sizes.item_bytes * SUM_BYTES
+        margins = self._pages + TURNING_PAGES * PAGE
+        if sizes.groups > 1:
+            image, result = (round_up(sizes.groups, channels, self.kernels.channels) for channels in sizes.of_a_group)
+            rows = math.prod(sizes.image) // sizes.image[-1] * (sizes.image[-1] + 2 * sizes.padding[-1])
+            turned = (image * rows + result * math.prod(sizes.out)) * sizes.item_bytes
+            return turned + summed + self._padded(self.kernels.channels) + margins
+        turned = (sizes.image_bytes + sizes.result_bytes) // sizes.batch
         own = 1 if summed > sizes.batch * turned else self.threads
-        return own * (turned + summed) + self._pages + TURNING_PAGES * PAGE
+        return own * (turned + summed) + margins
 
     def _strided(self) -> int:
         elements = math.prod(self.convolution.kernel)

@@ -96,7 +96,19 @@ def test_this_processor_takes_what_is_predicted(row):
     assert_close(predicted_bytes(row, torch.backends.cpu.get_cpu_capability(), torch.get_num_threads()), found)
 
 
-def test_half_precision_counts_turned_images_and_a_gradient_in_float32():
-    sizes = Convolution(**{**sizes_of((2, 64, 64, 32, 3, 1, 1, 1)).__dict__, "item_bytes": 2, "is_float32": False})
+# As in ROWS, in half precision with AVX-512 for it (bfloat16), and the scratch of the weight's gradient: images turned
+# for each thread, once for all groups, and channels each with a kernel of its own.
+HALF = [
+    ((2, 64, 64, 32, 3, 1, 1, 1), 844_164),
+    ((8, 256, 64, 56, 1, 1, 1, 1), 2_548_096),
+    ((8, 64, 64, 48, 3, 1, 1, 8), 1_314_180),
+    ((8, 160, 160, 48, 5, 1, 1, 160), 30_720_584),
+    ((8, 160, 160, 48, 3, 1, 1, 160), 11_648),
+]
+
+
+@pytest.mark.parametrize(("row", "measured"), HALF)
+def test_half_precision_counts_turned_images_and_a_gradient_in_float32(row, measured):
+    sizes = Convolution(**{**sizes_of(row).__dict__, "item_bytes": 2, "is_float32": False})
     found = ChannelsLast(sizes, find_kernels("AVX512"), 2).backward_bytes(of_read=False, of_weight=True, of_bias=False)
-    assert 844_164 <= found <= 1.05 * 844_164  # as measured, like ROWS
+    assert measured <= found <= (2 if row[-1] == 1 else 1.05) * measured
