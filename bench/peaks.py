@@ -2,7 +2,7 @@
 
 In: small models that run on any CPU. Out: a table, and a result as JSON. Never measures time.
 
-    python -m bench.peaks [--cases llama_plain unet] [--budgets 5] [--device cpu] [--json [FILE]]
+    python -m bench.peaks [--cases llama_plain unet] [--budgets 5] [--device cpu] [--autocast] [--json [FILE]]
 
 Per model, budgets are spread from the fastest plan's peak to the smallest possible. A file keeps the models that are
 not measured now. The exit code is 1 when a measured peak is more than 1 % above its budget.
@@ -28,6 +28,7 @@ from bench.runnable import CASES, build
 from rematpass.check.measure import storage_bytes
 
 RESULT = Path(__file__).parent / "results" / "peaks_cpu.json"
+AUTOCAST_RESULT = RESULT.with_name("peaks_cpu_autocast.json")
 SCHEMA = 2
 MIB = 2**20
 OVER = 1.01
@@ -54,9 +55,25 @@ class Row:
         return self.measured_bytes > OVER * self.budget_bytes
 
 
-def measure_case(name: str, count: int, device: str) -> list[Row]:
+class Autocast(torch.nn.Module):
+    """A model in mixed precision: products and convolutions in bfloat16, parameters as they are."""
+
+    def __init__(self, model: torch.nn.Module, device: str) -> None:
+        super().__init__()
+        self.model = model
+        self.device_type = torch.device(device).type
+
+    def forward(self, *inputs: torch.Tensor) -> torch.Tensor:
+        """The model's loss."""
+        with torch.autocast(self.device_type, torch.bfloat16):
+            loss: torch.Tensor = self.model(*inputs)
+        return loss
+
+
+def measure_case(name: str, count: int, device: str, *, is_autocast: bool = False) -> list[Row]:
     """Rows at `count` budgets from the fastest plan to the smallest."""
     model, inputs = build(name, device)
+    model = Autocast(model, device) if is_autocast else model
     static = storage_bytes([*model.parameters(), *model.buffers(), *inputs])
     largest = rematpass.plan(model, args=inputs, memory_budget="none").peak_bytes
     smallest = find_smallest(model, inputs)
@@ -113,9 +130,9 @@ def summarise(rows: Sequence[Row]) -> dict[str, float]:
     }
 
 
-def make_case(name: str, rows: Sequence[Row], device: str, size: str = "small") -> Case:
+def make_case(name: str, rows: Sequence[Row], device: str, size: str = "small", *, is_autocast: bool = False) -> Case:
     """A model's rows with the conditions they were measured under."""
-    settings = {"size": size, "device": device, "budgets": len(rows)}
+    settings = {"size": size, "device": device, "budgets": len(rows)} | ({"autocast": "bf16"} if is_autocast else {})
     return {"name": name, **describe_machine(), "settings": settings, "rows": [asdict(row) for row in rows]}
 
 
@@ -130,15 +147,18 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser.add_argument("--cases", nargs="+", choices=list(CASES), default=list(CASES), metavar="CASE")
     parser.add_argument("--budgets", type=int, default=5)
     parser.add_argument("--device", default="cpu")
+    parser.add_argument("--autocast", action="store_true", help="in mixed precision, with bfloat16")
     parser.add_argument("--json", nargs="?", type=Path, const=RESULT, metavar="FILE")
     chosen = parser.parse_args(argv)
+    if chosen.autocast and chosen.json == RESULT:
+        chosen.json = AUTOCAST_RESULT
     cases = read_cases(chosen.json, SCHEMA)
     print(f"{'case':18s} {'static':>9s} {'budget':>9s} {'predicted':>9s} {'measured':>9s}  {'error':>7s}   (MiB)")
     measured: list[Row] = []
     for name in chosen.cases:
-        rows = measure_case(name, chosen.budgets, chosen.device)
+        rows = measure_case(name, chosen.budgets, chosen.device, is_autocast=chosen.autocast)
         measured += rows
-        cases = merge_cases(cases, make_case(name, rows, chosen.device))
+        cases = merge_cases(cases, make_case(name, rows, chosen.device, is_autocast=chosen.autocast))
         if chosen.json:  # a run that is cut off leaves the cases it has done
             write_cases(chosen.json, cases, SCHEMA, summarise(rows_of(cases)))
     summary = summarise(rows_of(cases))

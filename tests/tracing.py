@@ -71,5 +71,10 @@ def dynamo_joint_of(function: Callable[..., Any], arguments: Sequence[Any]) -> J
 
 def convolution_of(function: Callable[..., Any], *tensors: torch.Tensor) -> fx.Node:
     """The first convolution of a function, or gradient of one, with fake tensors."""
+    return node_of("convolution", function, *tensors)
+
+
+def node_of(name: str, function: Callable[..., Any], *tensors: torch.Tensor) -> fx.Node:
+    """The first operator of a function whose name contains `name`, with fake tensors."""
     graph = make_fx(function, tracing_mode="fake")(*tensors)
-    return next(node for node in graph.graph.nodes if "convolution" in str(node.target))
+    return next(node for node in graph.graph.nodes if name in str(node.target))

@@ -18,6 +18,7 @@ from .blocked_convolution import Scratch, find_kernels
 from .channels_last import ChannelsLast
 from .convolution import Convolution
 from .gpu_attention import gpu_attention_parts
+from .half_products import half_product_bytes
 from .layouts import is_convolution, is_of_images, weight_copy_bytes
 from .op_traits import base_name, tensor_at
 from .sizes import concrete
@@ -70,7 +71,9 @@ def _cpu_scratch(node: fx.Node, name: str, *, is_relaid: bool) -> int:
         return _bytes_of(tensor_at(node, 0))  # a contiguous copy of the gradient (`GridSamplerKernel.cpp`, 2.13)
     if name in MATRIX_COPIES:
         return sum(n * size for n, size in zip(MATRIX_COPIES[name], _matrix_bytes(node), strict=True))
-    return _cpu_scatter(node) if name == "scatter_add" and is_relaid else 0
+    if name == "scatter_add":
+        return _cpu_scatter(node) if is_relaid else 0
+    return half_product_bytes(node)
 
 
 def _cpu_attention(node: fx.Node, *, is_backward: bool) -> tuple[Part, ...]:
