@@ -6,6 +6,7 @@ them make. Never simulates.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
@@ -91,8 +92,11 @@ def _evict(axis: Axis, execution: int, moment: int) -> list[Eviction]:
     start, place, wanted = found
     size = axis.size(execution)
     ways: dict[tuple[int, ...], Eviction] = {}
+    least_bytes = 0.0
     for share in HOLD_SHARES:
-        again, held_bytes = _missing(axis, wanted, _Spot(execution, place, moment, int(share * size)))
+        if least_bytes > int(share * size):
+            continue  # nothing more is held than at the share before
+        again, held_bytes, least_bytes = _missing(axis, wanted, _Spot(execution, place, moment, int(share * size)))
         if again and held_bytes < size:
             extra = sum(axis.program.duration_ns[v] for v in again)
             replaced = _replaced(axis, execution, place)
@@ -150,9 +154,12 @@ class _Spot:
     hold_bytes: int
 
 
-def _missing(axis: Axis, wanted: set[int], spot: _Spot) -> tuple[tuple[int, ...], int]:
-    """What to compute at the spot, and the bytes of inputs that live on for it; nothing when it is not possible."""
-    program = axis.program
+def _missing(axis: Axis, wanted: set[int], spot: _Spot) -> tuple[tuple[int, ...], int, float]:
+    """What to compute at the spot; bytes of inputs that live on for it, and of the smallest that could, but does not.
+
+    Nothing when it is not possible.
+    """
+    program, least = axis.program, math.inf
     again: set[int] = set()
     held: set[int] = set()
     stack = list(wanted)
@@ -161,7 +168,7 @@ def _missing(axis: Axis, wanted: set[int], spot: _Spot) -> tuple[tuple[int, ...]
         if v in again:
             continue
         if not program.may_recompute[v] or program.is_backward[v]:
-            return (), 0
+            return (), 0, 0
         again.add(v)
         again.update(program.parts.get(v, ()))
         if program.kind[v] is Kind.PART:  # handed out by its op when that runs, and only then
@@ -169,11 +176,14 @@ def _missing(axis: Axis, wanted: set[int], spot: _Spot) -> tuple[tuple[int, ...]
             continue
         for u in program.needs[v]:
             owner = _holder(axis, u, spot)
-            if owner == _LOST or (axis.end[owner] <= spot.moment and axis.size(owner) > spot.hold_bytes):
+            if owner == _LOST:
+                stack.append(u)
+            elif axis.end[owner] <= spot.moment and axis.size(owner) > spot.hold_bytes:
+                least = min(least, axis.size(owner))
                 stack.append(u)
             elif axis.end[owner] <= spot.moment:
                 held.add(owner)
-    return tuple(sorted(again)), sum(axis.size(i) for i in held)
+    return tuple(sorted(again)), sum(axis.size(i) for i in held), least
 
 
 _LOST = -1

@@ -233,8 +233,9 @@ def _find_dying(
     for p in sources:
         if not is_stored[p]:
             inner.setdefault(int(lives.runs_at[p]), []).append(p)
+    last = set(lives.end[may_take].tolist())  # moments at which something dies
     for i, read in sources.items():
-        if is_stored[i]:
+        if is_stored[i] and i in last:
             dying = [d for d in straight(read, width) if end[d] == i and may[d]]
             for p in set(inner.get(i, ())).intersection(straight(read, width)):
                 others = {u % width for q in (i, *inner[i]) if q != p for u in sources[q] if u >= 0}

@@ -121,8 +121,10 @@ def _count_operations(program: Program, trace: Trace, i: int, fused: Container[i
 
 def straight(loads: Sequence[int] | Set[int], width: int) -> Iterable[int]:
     """Storages that `loads` address element for element and in no other way."""
+    if max(loads, default=0) < width:
+        return [u for u in loads if u >= 0]
     askew = {u % width for u in loads if u >= width}
-    return (u for u in loads if 0 <= u < width and u not in askew)
+    return [u for u in loads if 0 <= u < width and u not in askew]
 
 
 def _seen_through(
