@@ -14,7 +14,7 @@ from torch import fx
 from .. import torch_compat
 from ..graph.capture import JointProgram
 from ..graph.op_traits import is_unrolled
-from ..solve.liveness import find_put_off
+from ..solve.liveness import find_put_off, kept_values
 from ..solve.program import Decision, Kind, Program
 
 # Values of the forward and positions in the backward whose results are stored where they are computed.
@@ -68,8 +68,6 @@ def _stored_in_place(joint: JointProgram, program: Program, decision: Decision) 
 
 
 def _kept_order(program: Program, decision: Decision) -> tuple[int, ...]:
-    from ..solve.trace import kept_values
-
     return tuple(sorted(kept_values(program, decision.schedule.backward)))
 
 

@@ -79,18 +79,18 @@ class _Writer:
     def alive(self, position: int) -> Iterator[Held]:
         """What is alive at a position of the timeline, inputs left out."""
         forward, backward = find_lives(self._program, self._decision.schedule)
-        split = len(forward[0].ops) - forward[0].given
+        split = len(forward.ops) - forward.given
         is_backward = position >= split
-        trace, lives = backward if is_backward else forward
-        now = trace.given + position - (split if is_backward else 0)
-        _, start, stop = find_spans(trace, lives)
-        for i in storages(trace, lives):
+        half = backward if is_backward else forward
+        now = half.given + position - (split if is_backward else 0)
+        _, start, stop = find_spans(half)
+        for i in storages(half):
             # What takes the place of an input is not counted beside it.
-            is_counted = start[i] <= now < stop[i] and not (i == now and lives.taken[i])
-            v = storage_owner(self._program, trace, i)
+            is_counted = start[i] <= now < stop[i] and not (i == now and half.taken[i])
+            v = storage_owner(self._program, half, i)
             if is_counted:
                 yield self._held(v, self._role(v, is_backward=is_backward), self._forms.storage(v))
-        op = int(trace.ops[now])
+        op = int(half.ops[now])
         if self._program.workspace_bytes[op]:
             yield self._held(op, "scratch", self._forms.scratch(op))
 

@@ -16,9 +16,8 @@ import numpy as np
 
 from ..formula.polynomial import Point
 from ..formula.sums import ByteSum, may_be_equal
-from ..solve.liveness import Lives, find_heirs, find_lives, find_spans
+from ..solve.liveness import Half, find_heirs, find_lives, find_spans
 from ..solve.program import Program, Schedule
-from ..solve.trace import Trace
 from .forms import Forms
 
 Shared = tuple[tuple[ByteSum, tuple[ByteSum, ...]], ...]
@@ -54,7 +53,7 @@ def trace_sums(program: Program, schedule: Schedule, forms: Forms, ranges: Seque
     columns = _Columns()
     keys = []
     for half in find_lives(program, schedule):
-        rows, shared = _Half(program, *half, forms, ranges, columns).rows()
+        rows, shared = _Sums(program, half, forms, ranges, columns).rows()
         keys += [(row, shared.get(i, ())) for i, row in enumerate(rows)]
     width = len(columns.sums)
     padded = [((*row, *(0,) * (width - len(row))), shared) for row, shared in keys]
@@ -86,24 +85,23 @@ class _Columns:
 
 
 @dataclass(frozen=True)
-class _Half:
-    """Forward or backward as executed."""
+class _Sums:
+    """Forward or backward as executed, counted."""
 
     program: Program
-    trace: Trace
-    lives: Lives
+    half: Half
     forms: Forms
     ranges: Sequence[range]
     columns: _Columns
 
     def rows(self) -> tuple[list[tuple[int, ...]], dict[int, Shared]]:
         """Per position how often each column counts, and what is shared by accident."""
-        given, ops = self.trace.given, self.trace.ops.tolist()
+        given, ops = self.half.given, self.half.ops.tolist()
         taken, shared = self._takeovers()
-        sizes = {i: self.columns.number(self._size(i)) for i in storages(self.trace, self.lives)}
+        sizes = {i: self.columns.number(self._size(i)) for i in storages(self.half)}
         scratch = {i: self.columns.number(self.forms.scratch(op)) for i, op in enumerate(ops) if i >= given}
         counts = np.zeros((len(ops) + 2, len(self.columns.sums)), dtype=np.int64)
-        _, start, stop = find_spans(self.trace, self.lives)
+        _, start, stop = find_spans(self.half)
         for i, column in sizes.items():
             counts[start[i], column] += 1
             counts[stop[i], column] -= 1
@@ -118,7 +116,7 @@ class _Half:
     def _takeovers(self) -> tuple[list[int], dict[int, Shared]]:
         """Results that always take the place of an input; those that do at some sizes, with how."""
         taken, shared = [], dict[int, Shared]()
-        for i, dying in find_heirs(self.program, self.trace, self.lives).items():
+        for i, dying in find_heirs(self.program, self.half).items():
             own, others = self._size(i), [self._size(d) for d in dying]
             if own == ByteSum():
                 continue
@@ -131,18 +129,18 @@ class _Half:
         return taken, shared
 
     def _size(self, i: int) -> ByteSum:
-        if not self.lives.size[i]:
+        if not self.half.size[i]:
             return ByteSum()
-        return self.forms.storage(storage_owner(self.program, self.trace, i))
+        return self.forms.storage(storage_owner(self.program, self.half, i))
 
 
-def storages(trace: Trace, lives: Lives) -> list[int]:
+def storages(half: Half) -> list[int]:
     """Instances that are storages in memory, what somebody else pays for left out."""
-    is_there, _, _ = find_spans(trace, lives)
-    return [int(i) for i in np.flatnonzero(is_there & (lives.size > 0))]
+    is_there, _, _ = find_spans(half)
+    return [int(i) for i in np.flatnonzero(is_there & (half.size > 0))]
 
 
-def storage_owner(program: Program, trace: Trace, i: int) -> int:
+def storage_owner(program: Program, half: Half, i: int) -> int:
     """The value whose storage an instance allocates, or was handed."""
-    op = int(trace.ops[i])
-    return program.root[op] if i < trace.given else op
+    op = int(half.ops[i])
+    return program.root[op] if i < half.given else op

@@ -143,13 +143,13 @@ class Bound:
         to_come[k] = True
         for v in range(k + 1, count):
             to_come[v] = program.is_backward[v] and (v >= above or any(to_come[u] for u in program.inputs[v]))
-        is_backward = program.tables.is_backward
-        is_over[: below + 1] |= is_backward[: below + 1]
+        is_over[: below + 1] |= np.array(program.is_backward[: below + 1], dtype=bool)
         is_over[k] = False
         for v, kind in enumerate(program.kind):  # an op returns all its results at once
             if kind is Kind.PART and program.is_backward[v]:
                 is_over[v] = v != k and (is_over[v] or is_over[program.inputs[v][0]])
-        return _Around(is_over | program.tables.is_tangent, to_come)
+        is_over |= np.array(self.program.is_backward) & (np.array(program.kind) == Kind.INPUT)
+        return _Around(is_over, to_come)
 
     def _live_gradients(self, around: _Around) -> int:
         """Bytes of gradients that are certainly live at a moment, tangents included, the op's own result left out."""

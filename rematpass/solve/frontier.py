@@ -87,15 +87,16 @@ class Passing:
 
     def __init__(self, program: Program, stages: Stages, decision: Decision) -> None:
         """Read the lives of gradients off a plan: under fusion a gradient lives until its reader's reader has run."""
-        trace, lives = find_lives(program, decision.schedule)[1]
-        stage = np.array(stages.backward_stage_of, dtype=np.int64)[trace.ops]
+        half = find_lives(program, decision.schedule)[1]
+        stage = np.array(stages.backward_stage_of, dtype=np.int64)[half.ops]
         stage = np.maximum.accumulate(stage[::-1])[::-1]  # ops of the forward side run for the backward op after them
-        ends = np.minimum(np.maximum(lives.end, 0), len(stage) - 1)
-        returned = np.isin(program.tables.root[trace.ops], [program.root[v] for v in program.backward_outputs])
-        owner = trace.root == np.arange(len(trace.ops))
-        far = program.tables.is_backward[trace.ops] & lives.is_stored & owner & ~returned & (stage - stage[ends] > 1)
-        far[: trace.given] = False
-        self._made, self._last, self._size = stage[far], stage[ends][far], lives.size[far]
+        ends = np.minimum(np.maximum(half.end, 0), len(stage) - 1)
+        returned = np.isin(np.array(program.root)[half.ops], [program.root[v] for v in program.backward_outputs])
+        owner = half.root == np.arange(len(half.ops))
+        is_gradient = np.array(program.is_backward)[half.ops]
+        far = is_gradient & half.is_stored & owner & ~returned & (stage - stage[ends] > 1)
+        far[: half.given] = False
+        self._made, self._last, self._size = stage[far], stage[ends][far], half.size[far]
 
     def over(self, start: int, stop: int) -> int:
         """Bytes that cross stages start..stop-1."""
@@ -321,7 +322,7 @@ def _available(program: Program, scope: _Scope, given: set[int]) -> set[int]:
     return given | elsewhere
 
 
-def _forward_again(scope: _Scope, kept: tuple[int, ...]) -> list[int]:
+def _forward_again(scope: _Scope, kept: tuple[int, ...]) -> tuple[int, ...]:
     """A forward of the stage that computes `kept` and the output boundary."""
     program = scope.program
     mine = set(scope.forward)

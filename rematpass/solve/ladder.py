@@ -134,9 +134,10 @@ class Ladder:
         searches = [LocalSearch(self._program, p.decision, target_bytes, enough_ns) for p in starts]
         for search in searches:
             _run(search, FIT_ROUNDS, self._spend, until_fits=True)
-        best = min(searches, key=_extra_ns)
+        best = min(searches, key=lambda search: search.best_ns)
         _run(best, ROUNDS, self._spend)
-        found = None if best.best is None else self._evaluate(_without_unread(self._program, best.best))
+        plan = best.best()
+        found = None if plan is None else self._evaluate(_without_unread(self._program, plan))
         # Below the last rung no budget is kept, so no plan may be named.
         if found is None or not self._targets[-1] <= found.peak_bytes <= target_bytes:
             return None
@@ -162,7 +163,8 @@ def squeeze(
         search = LocalSearch(program, last.decision, target, last.extra_ns)
         if target >= lower_bytes:
             _run(search, SQUEEZE_ROUNDS, spend, until_fits=True)
-        point = None if search.best is None else evaluate(_without_unread(program, search.best))
+        plan = search.best()
+        point = None if plan is None else evaluate(_without_unread(program, plan))
         if point is None or point.peak_bytes > target or point.extra_ns < last.extra_ns:
             share /= 2
         else:
@@ -172,14 +174,10 @@ def squeeze(
 
 def _run(search: LocalSearch, rounds: int, spend: Spend, *, until_fits: bool = False) -> None:
     for _ in range(rounds):
-        is_over = search.best is not None and (until_fits or search.best.recompute_ns <= search.enough_ns)
+        is_over = search.best_ns < math.inf if until_fits else search.best_ns <= search.enough_ns
         if is_over or not spend(ROUND_WORK * len(search.program)):
             return
         search.step()
-
-
-def _extra_ns(search: LocalSearch) -> float:
-    return math.inf if search.best is None else search.best.recompute_ns
 
 
 def _without_unread(program: Program, decision: Decision) -> Decision:

@@ -5,16 +5,10 @@ In: a `Program`, what is kept, and phases. Out: ops in the order they run. Never
 
 from __future__ import annotations
 
-import itertools
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 
-import numpy as np
-
-from ..errors import SolverError
+from . import _core
 from .program import Decision, Kind, Program, Schedule
-from .trace import kept_values
-
-_UNPAID = (Kind.INPUT, Kind.SYMBOL)
 
 
 def forward_sequence(program: Program) -> tuple[int, ...]:
@@ -25,53 +19,40 @@ def forward_sequence(program: Program) -> tuple[int, ...]:
 class Recorder:
     """Writes a backward sequence while keeping track of what is available.
 
-    `live` holds the forward-side values available now: kept ones always, recomputed ones until dropped.
+    Kept values are always, recomputed ones until they are dropped. Compiled: core/order.cpp.
     """
 
     def __init__(self, program: Program, kept: Iterable[int]) -> None:
         self._program = program
-        self._kept = frozenset(kept)
-        self.live: set[int] = set(self._kept)
-        self.sequence: list[int] = []
+        self._core = _core.Recorder(program.core, list(kept))
+
+    @property
+    def sequence(self) -> tuple[int, ...]:
+        """What was recorded so far."""
+        return self._core.sequence
 
     def demand(self, values: Iterable[int]) -> list[int]:
-        """Compute what is missing of `values`, and what that needs, in the given order; returns what was computed."""
-        program, live = self._program, self.live
-        missing: set[int] = set()
-        stack = [v for v in values if not program.is_backward[v] and program.kind[v] not in _UNPAID]
-        while stack:
-            v = stack.pop()
-            if v in live or v in missing:
-                continue
-            if not program.may_recompute[v]:
-                raise SolverError(f"value {v} is needed, was not kept, and must not be recomputed")
-            missing.add(v)
-            stack.extend(program.needs[v])
-        for v in tuple(missing):
-            missing.update(p for p in program.parts.get(v, ()) if p not in live)
-        computed = sorted(missing)
-        self.sequence.extend(computed)
-        live.update(computed)
-        return computed
+        """Compute what is missing of `values`, and what that needs, in the given order; returns what was computed.
 
-    def run(self, ops: Iterable[int]) -> None:
-        """Run backward ops, each right after what it misses was computed."""
-        needs, live, sequence = self._program.needs, self.live, self.sequence
-        for op in ops:
-            if not live.issuperset(needs[op]):
-                self.demand(needs[op])
-            sequence.append(op)
+        Raises:
+            SolverError: something is needed that was not kept and must not be recomputed.
+        """
+        return self._core.demand(list(values))
+
+    def run(self, ops: Sequence[int]) -> list[int]:
+        """Run backward ops, each right after what it misses was computed; returns what was."""
+        return self._core.run(ops)
 
     def drop(self, values: Iterable[int]) -> None:
         """Forget recomputed values; a later use computes them again."""
-        self.live.difference_update(v for v in values if v not in self._kept)
+        self._core.drop(list(values))
 
     def finish(self) -> Decision:
         """The decision whose backward is what was recorded and read, the forward values that it returns at its end."""
         program = self._program
         self.demand(v for v in program.backward_outputs if not program.is_backward[v])
         first = forward_sequence(program)
-        return make_decision(program, drop_unread(program, Schedule(first, tuple(self.sequence))))
+        return make_decision(program, drop_unread(program, Schedule(first, self.sequence)))
 
 
 def drop_unread(program: Program, schedule: Schedule) -> Schedule:
@@ -79,34 +60,28 @@ def drop_unread(program: Program, schedule: Schedule) -> Schedule:
 
     They would never run, but count as time, and what they alone read as kept. What has effects stays.
     """
-    sequence = schedule.backward
-    wanted = {v for v in program.backward_outputs if not program.is_backward[v]}
-    stays = [True] * len(sequence)
-    returned: dict[int, list[int]] = {}  # places of the parts met, by the op that returns them
-    for i in range(len(sequence) - 1, -1, -1):
-        op = sequence[i]
-        if not program.is_backward[op]:
-            of_op = returned.pop(op, [])
-            if program.kind[op] is Kind.PART:
-                returned.setdefault(program.inputs[op][0], []).append(i)
-            if op not in wanted and not program.is_fixed[op]:
-                stays[i] = False
-                continue
-            wanted.discard(op)
-            for part in of_op:  # an op returns all its results at once
-                stays[part] = True
-        wanted.update(program.needs[op])
-    return Schedule(schedule.forward, tuple(itertools.compress(sequence, stays)))
+    return Schedule(schedule.forward, program.core.drop_unread(schedule.backward))
+
+
+def tidy_backward(program: Program, schedule: Schedule) -> Schedule:
+    """The same executions, repeated ones included, the backward's in an order that mostly holds less.
+
+    A greedy list schedule: everything runs as late as it can, unless running it frees memory. Ops of the backward that
+    free what they allocate, and those nobody reads, run in the given order (see `Urgency`); whatever else they need
+    runs right before. So a value is computed again when its reader is next, not when its stage begins, and the gradient
+    of a weight, which sets an activation free, goes before that of the activation, which is yet another. Gradients
+    larger than all they are made from wait for the end: nobody but the optimizer reads them. An execution all of whose
+    inputs are there runs at once if, as their last reader, it frees what it allocates. Nothing moves past what has
+    effects.
+    """
+    return Schedule(schedule.forward, program.core.tidy_backward(schedule.backward))
 
 
 def make_decision(program: Program, schedule: Schedule) -> Decision:
     """Read off a schedule what it keeps and what it spends."""
-    tables = program.tables
-    kept = frozenset(v for v in kept_values(program, schedule.backward) if tables.is_paid[v])
-    ops = np.asarray(schedule.backward, dtype=np.int64)
-    ops = ops[~tables.is_backward[ops]]
-    once = np.unique(ops[~tables.in_forward[ops]])
-    return Decision(kept, schedule, int(tables.duration_ns[ops].sum() - tables.duration_ns[once].sum()))
+    backward = schedule.backward
+    kept = frozenset(v for v in program.core.kept_values(backward) if program.is_paid[v])
+    return Decision(kept, schedule, program.core.recompute_ns(backward))
 
 
 def must_keep(program: Program, values: Iterable[int]) -> list[int]:
@@ -145,5 +120,5 @@ def keep_instead(program: Program, values: Iterable[int]) -> set[int]:
 def order_backward(program: Program, kept: Iterable[int]) -> Decision:
     """Each missing value is computed right before its first use and stays until its last."""
     recorder = Recorder(program, keep_instead(program, kept))
-    recorder.run(v for v in range(len(program)) if program.is_backward[v] and program.kind[v] is not Kind.INPUT)
+    recorder.run([v for v in range(len(program)) if program.is_backward[v] and program.kind[v] is not Kind.INPUT])
     return recorder.finish()

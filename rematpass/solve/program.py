@@ -12,12 +12,9 @@ from enum import IntEnum
 from functools import cached_property
 from typing import TYPE_CHECKING
 
-import numpy as np
-from numpy.typing import NDArray
+from . import _core
 
 if TYPE_CHECKING:
-    from .liveness import Lives
-    from .trace import Trace
     from .urgency import Urgency
 
 
@@ -55,30 +52,6 @@ Way = tuple[tuple[int, ...], int]
 how often all of it is repeated (a bias once per row). Elements that follow each other and are equal do not count: with
 the size of the reader they follow from the rest."""
 STRAIGHT: Way = ((), 1)
-
-
-class CombineWays:
-    """Numbers for ways: those of a program first, then what they combine to, as it is met."""
-
-    def __init__(self, ways: tuple[Way, ...]) -> None:
-        self._ways = [*ways]
-        self._place = {way: place for place, way in enumerate(ways)}
-        self._known: dict[tuple[int, int], int] = {}
-
-    def __call__(self, inner: int, outer: int) -> int:
-        """Addressing in way `outer` what addresses its storage in way `inner`."""
-        if (inner, outer) not in self._known:
-            (turns, times), (more_turns, more_times) = self._ways[inner], self._ways[outer]
-            way = ((*turns, *more_turns), times * more_times)
-            place = self._place.setdefault(way, len(self._ways))
-            if place == len(self._ways):
-                self._ways.append(way)
-            self._known[inner, outer] = place
-        return self._known[inner, outer]
-
-    def way(self, place: int) -> Way:
-        """What a number stands for."""
-        return self._ways[place]
 
 
 @dataclass(frozen=True)
@@ -146,11 +119,6 @@ class Program:
         return len(self.kind)
 
     @cached_property
-    def tables(self) -> Tables:
-        """The same figures as arrays."""
-        return Tables.of(self)
-
-    @cached_property
     def urgency(self) -> Urgency:
         """When backward ops should run."""
         from .urgency import find_urgency
@@ -158,14 +126,14 @@ class Program:
         return find_urgency(self)
 
     @cached_property
-    def forward_lives(self) -> dict[tuple[tuple[int, ...], frozenset[int]], tuple[Trace, Lives]]:
-        """What `liveness` remembers: forwards by their ops and what stays of them."""
-        return {}
+    def core(self) -> _core.Program:
+        """The same in the compiled core."""
+        return _core.Program(self)
 
     @cached_property
-    def backward_lives(self) -> dict[tuple[int, ...], tuple[list[int], tuple[Trace, Lives]]]:
-        """What `liveness` remembers: backwards by their ops, each with what it is handed."""
-        return {}
+    def is_paid(self) -> tuple[bool, ...]:
+        """Per op, whether it is neither INPUT nor SYMBOL."""
+        return tuple(kind not in (Kind.INPUT, Kind.SYMBOL) for kind in self.kind)
 
     @cached_property
     def figures(self) -> tuple[tuple[object, ...], ...]:
@@ -207,11 +175,6 @@ class Program:
         )
 
     @cached_property
-    def combine(self) -> CombineWays:
-        """What addressing something in one way is that itself addresses a storage in another."""
-        return CombineWays(self.ways)
-
-    @cached_property
     def needs(self) -> tuple[tuple[int, ...], ...]:
         """Per op, the inputs that were computed on the forward side: what must be kept or computed again for it."""
         unpaid = (Kind.INPUT, Kind.SYMBOL)
@@ -226,71 +189,6 @@ class Program:
             if kind is Kind.PART and not self.is_backward[v]:
                 parts.setdefault(self.inputs[v][0], []).append(v)
         return {op: tuple(found) for op, found in parts.items()}
-
-
-@dataclass(frozen=True)
-class Tables:
-    """A `Program` as arrays, for the rooms that walk through many schedules.
-
-    `input_list[input_start[v]:input_start[v + 1]]` are the inputs of op v, `access` is parallel to them. `is_paid`:
-    neither INPUT nor SYMBOL. `length`: operations and constants of an op. `is_extern`: reads from memory only (EXTERN,
-    and PART, which names memory).
-    """
-
-    kind: NDArray[np.int64]
-    root: NDArray[np.int64]
-    size_bytes: NDArray[np.int64]
-    duration_ns: NDArray[np.int64]
-    workspace_bytes: NDArray[np.int64]
-    input_start: NDArray[np.int64]
-    input_list: NDArray[np.int64]
-    access: NDArray[np.int64]
-    is_backward: NDArray[np.bool_]
-    in_forward: NDArray[np.bool_]
-    is_heavy: NDArray[np.bool_]
-    is_scattered: NDArray[np.bool_]
-    reads_often: NDArray[np.bool_]
-    length: NDArray[np.int64]
-    addend: NDArray[np.int64]
-    is_view: NDArray[np.bool_]
-    is_paid: NDArray[np.bool_]
-    is_tangent: NDArray[np.bool_]
-    is_extern: NDArray[np.bool_]
-
-    @classmethod
-    def of(cls, program: Program) -> Tables:
-        """All arrays of a program."""
-        kind = np.array(program.kind, dtype=np.int64)
-        is_backward = np.array(program.is_backward, dtype=bool)
-        counts = [len(reads) for reads in program.inputs]
-        return cls(
-            kind=kind,
-            root=np.array(program.root, dtype=np.int64),
-            size_bytes=np.array(program.size_bytes, dtype=np.int64),
-            duration_ns=np.array(program.duration_ns, dtype=np.int64),
-            workspace_bytes=np.array(program.workspace_bytes, dtype=np.int64),
-            input_start=np.concatenate([[0], np.cumsum(counts, dtype=np.int64)]),
-            input_list=np.array([u for reads in program.inputs for u in reads], dtype=np.int64),
-            access=np.array([w for ways in program.access for w in ways] or [0] * sum(counts), dtype=np.int64),
-            is_backward=is_backward,
-            in_forward=np.array(program.in_forward, dtype=bool),
-            is_heavy=np.array(program.is_heavy, dtype=bool),
-            is_scattered=np.array(program.is_scattered or (False,) * len(kind), dtype=bool),
-            reads_often=np.array(program.reads_often or (False,) * len(kind), dtype=bool),
-            length=np.array(_lengths(program), dtype=np.int64),
-            addend=np.array(program.addend or (Addend.BY_OP,) * len(kind), dtype=np.int64),
-            is_view=kind == Kind.VIEW,
-            is_paid=(kind != Kind.INPUT) & (kind != Kind.SYMBOL),
-            is_tangent=is_backward & (kind == Kind.INPUT),
-            is_extern=(kind == Kind.EXTERN) | (kind == Kind.PART),
-        )
-
-
-def _lengths(program: Program) -> list[int]:
-    """Operations and constants of each op."""
-    steps = program.operations or (1,) * len(program)
-    constants = program.constants or ((),) * len(program)
-    return [n + len(c) for n, c in zip(steps, constants, strict=True)]
 
 
 @dataclass(frozen=True)

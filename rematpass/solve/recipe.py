@@ -73,14 +73,12 @@ class _Runner:
             self._again(recipe.earlier)
 
     def _forward(self, wanted: list[int] | tuple[int, ...]) -> None:
-        before = set(self._recorder.live)
-        computed = self._recorder.demand(wanted)
-        self._recorder.drop(set(computed) - set(wanted) - before)
+        self._recorder.drop(set(self._recorder.demand(wanted)) - set(wanted))
 
     def _backward(self, start: int, stop: int) -> None:
-        before = set(self._recorder.live)
+        computed: list[int] = []
         for stage in range(stop - 1, start - 1, -1):
-            self._recorder.run(self._stages.backward[stage])
-        self._recorder.drop(self._recorder.live - before)
+            computed += self._recorder.run(self._stages.backward[stage])
+        self._recorder.drop(computed)
         for stage in range(start, stop):
             self._recorder.drop(self._stages.forward[stage])

@@ -24,13 +24,12 @@ from .closure import Closure, ClosureProblem, fill_between, sweep_closures
 from .descent import Box, FrontierPoint, PlanList, descend
 from .frontier import Modeller, Passing, StageRun
 from .ladder import Ladder, squeeze
-from .liveness import simulate
-from .order import drop_unread, make_decision, order_backward
+from .liveness import find_peak, simulate
+from .order import drop_unread, make_decision, order_backward, tidy_backward
 from .polish import Polisher
 from .program import Decision, Program
 from .recipe import run_recipe
 from .stages import Stages, find_stages
-from .tidy import tidy_backward
 
 # "Six graphs" below: 8-block transformers with written-out and with fused attention, 24 blocks and 12 blocks of a
 # GPT, 100 linear layers, a ResNet of 3,580 values; five budgets each (2026-11).
@@ -263,7 +262,7 @@ class Frontier:
         """Backward ops nearest to the peak of a plan."""
         program, schedule = self._program, decision.schedule
         timeline = simulate(program, schedule)
-        ops = [v for v in schedule.backward if program.tables.is_paid[v]]
+        ops = [v for v in schedule.backward if program.is_paid[v]]
         at = max(0, timeline.peak_position - len(timeline.forward_bytes))
         places = [i for i, v in enumerate(ops) if program.is_backward[v] and self.bound.is_certain(v)]
         places = [i for i in places if self.bound.leads_on(ops[i])] or places
@@ -302,7 +301,7 @@ class Frontier:
             if time_ns <= box.fast.extra_ns or static + peak >= box.fast.peak_bytes:
                 break
             free = count if static + peak <= box.small.peak_bytes else free
-        steps = len(polisher.removed)
+        steps = polisher.steps_taken
         while free:
             point = self._evaluate(polisher.decision(free))
             if point is None:
@@ -346,7 +345,7 @@ class Frontier:
             if len(set(tidied.backward)) < len(tidied.backward):  # of two that moved together one is read
                 tidied = drop_unread(self._program, tidied)
             orders = [decision, make_decision(self._program, tidied)]
-            peaks = [simulate(self._program, order.schedule).peak_bytes for order in orders]
+            peaks = [find_peak(self._program, order.schedule) for order in orders]
             best = peaks.index(min(peaks))
             self._points[key] = FrontierPoint(peaks[best], orders[best].recompute_ns, orders[best])
         return self._points[key]

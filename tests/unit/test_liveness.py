@@ -271,13 +271,13 @@ def test_what_may_be_put_off_is_what_extern_ops_and_single_views_read(case):
     forward, backward = find_put_off(program, schedule)
     positions = [{i for i, v in enumerate(schedule.forward) if v in forward}, set(backward)]
     halves = zip(find_lives(program, schedule), (schedule.forward, schedule.backward), positions, strict=True)
-    for (trace, lives), sequence, found in halves:
+    for half, sequence, found in halves:
         paid = [i for i, v in enumerate(sequence) if program.kind[v] not in (Kind.INPUT, Kind.SYMBOL)]
-        at = dict(zip(range(trace.given, len(trace.ops)), paid, strict=True))
-        expected = put_off(program, sequence, {at[i] for i in at if lives.is_stored[i]})
-        heirs = {i for i in at if lives.taken[i]}
-        last = {(lives.taken[h], moment) for h in heirs for moment in (h, lives.runs_at[h])}
-        donors = {i for i in at if (lives.size[i], lives.end[i]) in last}
+        at = dict(zip(range(half.given, len(half.ops)), paid, strict=True))
+        expected = put_off(program, sequence, {at[i] for i in at if half.is_stored[i]})
+        heirs = {i for i in at if half.taken[i]}
+        last = {(half.taken[h], moment) for h in heirs for moment in (h, half.runs_at[h])}
+        donors = {i for i in at if (half.size[i], half.end[i]) in last}
         assert expected | {at[i] for i in heirs} <= found
         assert found <= expected | {at[i] for i in heirs | donors}
 

@@ -7,9 +7,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from rematpass.check.schedule import check_schedule
-from rematpass.solve.order import make_decision, must_keep, order_backward
+from rematpass.solve.order import make_decision, must_keep, order_backward, tidy_backward
 from rematpass.solve.program import Schedule
-from rematpass.solve.tidy import tidy_backward
 from tests.programs import EXTERN, PART, VIEW, Builder
 from tests.strategies import programs
 

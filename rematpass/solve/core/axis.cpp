@@ -1,0 +1,133 @@
+#include "axis.hpp"
+
+#include <algorithm>
+
+namespace remat {
+
+Axis::Axis(const Program& of, Slice<int> forward, Slice<int> backward) : program(&of) {
+    std::vector<int> kept;
+    for (int v : kept_values(of, backward, of.backward_outputs)) {
+        if (of.is_paid(v)) kept.push_back(v);
+    }
+    const Half first = find_forward(of, forward, kept);
+    const Half second = find_backward(of, backward);
+    const int given = second.trace.given;
+    split = first.count();
+    const int shift = split - given;
+    ops = first.trace.ops;
+    ops.insert(ops.end(), second.trace.ops.begin() + given, second.trace.ops.end());
+    stored = first.is_stored;
+    stored.insert(stored.end(), second.is_stored.begin() + given, second.is_stored.end());
+    end = first.end;
+    for (int i = 0; i < split; ++i) runs_at.push_back(i);
+    for (int i = given; i < second.count(); ++i) {
+        end.push_back(second.end[i] + shift);
+        runs_at.push_back(second.runs_at[i] + shift);
+    }
+    for (int g = 0; g < given; ++g) {
+        const int i = first.trace.last[second.trace.ops[g]];
+        if (i >= 0 && second.end[g] >= 0) end[i] = std::max(end[i], second.end[g] + shift);
+    }
+    live = live_bytes(of, first);
+    const std::vector<Int> later = live_bytes(of, second);
+    live.insert(live.end(), later.begin(), later.end());
+    link();
+}
+
+// Who reads what, and the computation before each.
+void Axis::link() {
+    std::vector<int> last(program->count, -1);
+    std::vector<std::pair<int, int>> readers, runs;
+    before.assign(count(), -1);
+    for (int i = 0; i < count(); ++i) {
+        const int op = ops[i];
+        for (int u : program->inputs[op]) {
+            if (last[u] < 0) continue;
+            const bool is_new = readers.empty() || readers.back() != std::pair(last[u], i);
+            reads_.append(last[u]);
+            if (is_new) readers.emplace_back(last[u], i);
+        }
+        reads_.close();
+        runs.emplace_back(op, i);
+        before[i] = last[op];
+        last[op] = i;
+    }
+    std::vector<char> is_final(count(), false);
+    for (const auto* outputs : {&program->forward_outputs, &program->backward_outputs}) {
+        for (int v : *outputs) {
+            if (last[v] >= 0 && !is_final[last[v]]) readers.emplace_back(last[v], count());
+            if (last[v] >= 0) is_final[last[v]] = true;
+        }
+    }
+    std::sort(readers.begin(), readers.end());
+    readers.erase(std::unique(readers.begin(), readers.end()), readers.end());
+    readers_ = Rows<int>(readers, count());
+    runs_ = Rows<int>(runs, program->count);
+}
+
+Slice<int> Axis::reads(int i) const {
+    const auto own = own_reads_.find(i);
+    return own == own_reads_.end() ? reads_[i] : Slice<int>(own->second);
+}
+
+Slice<int> Axis::readers(int i) const {
+    const auto own = own_readers_.find(i);
+    return own == own_readers_.end() ? readers_[i] : Slice<int>(own->second);
+}
+
+std::vector<int>& Axis::edit_reads(int i) {
+    const auto [own, is_new] = own_reads_.try_emplace(i);
+    if (is_new) own->second.assign(reads_[i].begin(), reads_[i].end());
+    return own->second;
+}
+
+std::vector<int>& Axis::edit_readers(int i) {
+    const auto [own, is_new] = own_readers_.try_emplace(i);
+    if (is_new) own->second.assign(readers_[i].begin(), readers_[i].end());
+    return own->second;
+}
+
+int Axis::latest(int op, int moment) const {
+    const Slice<int> runs = runs_[op];
+    const int* after = std::lower_bound(runs.begin(), runs.end(), moment);
+    return after == runs.begin() ? -1 : after[-1];
+}
+
+std::vector<int> Axis::parts(int i) const {
+    std::vector<int> found;
+    for (int r : readers_[i]) {
+        if (r < count() && program->kind[ops[r]] == PART) found.push_back(r);
+    }
+    return found;
+}
+
+int Axis::owner(int i) const {
+    while (program->is_view(ops[i])) {
+        if (reads(i).empty()) return -1;
+        i = reads(i)[0];
+    }
+    return i;
+}
+
+int Axis::last_need(int owner, const Marks& removed) const {
+    int last = owner;
+    std::vector<int> stack{owner};
+    while (!stack.empty()) {
+        const int i = stack.back();
+        stack.pop_back();
+        for (int r : readers(i)) {
+            if (r == count()) {
+                last = std::max(last, r);
+            } else if (removed.has(r)) {
+                continue;
+            } else if (program->is_view(ops[r])) {
+                stack.push_back(r);
+            } else {
+                last = std::max(last, runs_at[r]);
+            }
+        }
+    }
+    return last;
+}
+
+}  // namespace remat

@@ -1,0 +1,207 @@
+// The core as a Python module: `rematpass.solve._core`, described in _core.pyi.
+//
+// In: Python objects. Out: the core's answers as tuples and arrays. Never decides.
+#include <pybind11/numpy.h>
+#include <pybind11/pybind11.h>
+#include <pybind11/stl.h>
+
+#include "lives.hpp"
+#include "order.hpp"
+#include "repair.hpp"
+
+namespace py = pybind11;
+
+namespace remat {
+namespace {
+
+using Ops = std::vector<int>;
+
+template <class T>
+std::vector<T> column(const py::object& program, const char* name) {
+    std::vector<T> values;
+    for (const py::handle& value : py::sequence(program.attr(name))) values.push_back(static_cast<T>(value.cast<Int>()));
+    return values;
+}
+
+template <class T>
+Rows<T> rows(const py::object& program, const char* name) {
+    Rows<T> found;
+    for (const py::handle& row : py::sequence(program.attr(name))) {
+        for (const py::handle& value : row) found.append(value.cast<T>());
+        found.close();
+    }
+    return found;
+}
+
+// Element for element where a program says nothing of it.
+Rows<int> read_access(const py::object& program, const Rows<int>& inputs) {
+    Rows<int> access = rows<int>(program, "access");
+    if (access.size()) return access;
+    for (int op = 0; op < inputs.size(); ++op) {
+        for (int k = 0; k < inputs[op].size(); ++k) access.append(0);
+        access.close();
+    }
+    return access;
+}
+
+Rows<int> read_parts(const py::object& program, int count) {
+    std::vector<std::pair<int, int>> pairs;
+    for (const auto& [op, parts] : program.attr("parts").cast<std::map<int, Ops>>()) {
+        for (int part : parts) pairs.emplace_back(op, part);
+    }
+    return {pairs, count};
+}
+
+Program read_program(const py::object& from) {
+    Program program;
+    program.kind = column<signed char>(from, "kind");
+    program.count = static_cast<int>(program.kind.size());
+    program.addend = column<signed char>(from, "addend");
+    program.root = column<int>(from, "root");
+    program.size_bytes = column<Int>(from, "size_bytes");
+    program.duration_ns = column<Int>(from, "duration_ns");
+    program.workspace_bytes = column<Int>(from, "workspace_bytes");
+    program.is_backward = column<char>(from, "is_backward");
+    program.in_forward = column<char>(from, "in_forward");
+    program.may_recompute = column<char>(from, "may_recompute");
+    program.may_keep = column<char>(from, "may_keep");
+    program.is_fixed = column<char>(from, "is_fixed");
+    program.is_heavy = column<char>(from, "is_heavy");
+    program.is_drawn = column<char>(from, "is_drawn");
+    program.is_scattered = column<char>(from, "is_scattered");
+    program.reads_often = column<char>(from, "reads_often");
+    program.is_anchor = column<char>(from.attr("urgency"), "is_anchor");
+    program.is_late = column<char>(from.attr("urgency"), "is_late");
+    program.inputs = rows<int>(from, "inputs");
+    program.access = read_access(from, program.inputs);
+    program.needs = rows<int>(from, "needs");
+    program.parts = read_parts(from, program.count);
+    program.outside = rows<Int>(from, "outside");
+    program.constants = rows<Int>(from, "constants");
+    program.operations = column<Int>(from, "operations");
+    program.forward_outputs = column<int>(from, "forward_outputs");
+    program.backward_outputs = column<int>(from, "backward_outputs");
+    program.static_bytes = from.attr("static_bytes").cast<Int>();
+    program.most_operations = from.attr("most_operations").cast<Int>();
+    program.most_reads = from.attr("most_reads").cast<int>();
+    program.is_fusing = from.attr("is_fusing").cast<bool>();
+    program.combine = CombineWays(from.attr("ways").cast<std::vector<Way>>());
+    return program;
+}
+
+py::tuple to_tuple(const Ops& values) {
+    py::tuple found(values.size());
+    for (std::size_t i = 0; i < values.size(); ++i) found[i] = py::int_(values[i]);
+    return found;
+}
+
+template <class T>
+py::array_t<Int> to_ints(const std::vector<T>& values) {
+    py::array_t<Int> found(static_cast<py::ssize_t>(values.size()));
+    std::copy(values.begin(), values.end(), found.mutable_data());
+    return found;
+}
+
+py::array_t<bool> to_bools(const std::vector<char>& values) {
+    py::array_t<bool> found(static_cast<py::ssize_t>(values.size()));
+    std::copy(values.begin(), values.end(), found.mutable_data());
+    return found;
+}
+
+void bind_program(py::module_& m) {
+    py::class_<Program>(m, "Program")
+        .def(py::init(&read_program))
+        .def("kept_values", [](const Program& p, const Ops& backward) {
+            return to_tuple(kept_values(p, backward, p.backward_outputs));
+        })
+        .def("recompute_ns", [](const Program& p, const Ops& backward) { return recompute_ns(p, backward); })
+        .def("drop_unread", [](const Program& p, const Ops& backward) { return to_tuple(drop_unread(p, backward)); })
+        .def("tidy_backward", [](const Program& p, const Ops& backward) { return to_tuple(tidy_backward(p, backward)); })
+        .def("find_forward", [](const Program& p, const Ops& ops, const Ops& kept) { return find_forward(p, ops, kept); })
+        .def("find_backward", [](const Program& p, const Ops& ops) { return find_backward(p, ops); })
+        .def("peak_above_inputs", [](const Program& p, const Ops& forward, const Ops& backward) {
+            return peak_above_inputs(p, forward, backward);
+        })
+        .def("local_peak", [](const Program& p, const Ops& ops, const Ops& returned, const Ops& outside) {
+            return local_peak(p, ops, returned, outside);
+        });
+}
+
+void bind_half(py::module_& m) {
+    py::class_<Half>(m, "Half")
+        .def_property_readonly("given", [](const Half& half) { return half.trace.given; })
+        .def("ops", [](const Half& half) { return to_ints(half.trace.ops); })
+        .def("root", [](const Half& half) { return to_ints(half.trace.root); })
+        .def("size", [](const Half& half) { return to_ints(half.size); })
+        .def("is_stored", [](const Half& half) { return to_bools(half.is_stored); })
+        .def("runs_at", [](const Half& half) { return to_ints(half.runs_at); })
+        .def("end", [](const Half& half) { return to_ints(half.end); })
+        .def("taken", [](const Half& half) { return to_ints(half.taken); })
+        .def("live_bytes", [](const Half& half, const Program& p) { return to_ints(live_bytes(p, half)); })
+        .def("find_heirs", [](const Half& half, const Program& p) { return find_heirs(p, half); })
+        .def("find_put_off", [](const Half& half, const Program& p) { return to_bools(find_put_off(p, half)); });
+}
+
+void bind_recorder(py::module_& m) {
+    py::class_<Recorder>(m, "Recorder")
+        .def(py::init([](const Program& p, const Ops& kept) { return Recorder(p, kept); }), py::keep_alive<1, 2>())
+        .def("demand", [](Recorder& r, const Ops& values) { return r.demand(values); })
+        .def("run", [](Recorder& r, const Ops& ops) { return r.run(ops); })
+        .def("drop", [](Recorder& r, const Ops& values) { r.drop(values); })
+        .def_property_readonly("sequence", [](const Recorder& r) { return to_tuple(r.sequence()); });
+}
+
+void bind_moves(py::module_& m) {
+    py::class_<Axis>(m, "Axis")
+        .def(py::init([](const Program& p, const Ops& forward, const Ops& backward) {
+                 return Axis(p, forward, backward);
+             }), py::keep_alive<1, 2>())
+        .def_property_readonly("ops", [](const Axis& axis) { return axis.ops; })
+        .def_readonly("split", &Axis::split)
+        .def_property_readonly("live", [](const Axis& axis) { return to_ints(axis.live); });
+    py::class_<Eviction>(m, "Eviction")
+        .def_readonly("execution", &Eviction::execution)
+        .def_readonly("freed_bytes", &Eviction::freed_bytes)
+        .def_readonly("extra_ns", &Eviction::extra_ns)
+        .def_property_readonly("again", [](const Eviction& eviction) { return to_tuple(eviction.again); });
+    m.def("list_evictions", &list_evictions);
+    m.def("take_together", &take_together);
+    m.def("apply_evictions", [](const Axis& axis, const std::vector<Eviction>& evictions) {
+        return to_tuple(apply_evictions(axis, evictions));
+    });
+    py::class_<Polisher>(m, "Polisher")
+        .def(py::init([](const Program& p, const Ops& forward, const Ops& backward) {
+                 return Polisher(Axis(p, forward, backward));
+             }), py::keep_alive<1, 2>())
+        .def("next", &Polisher::next)
+        .def_property_readonly("steps_taken", &Polisher::steps_taken)
+        .def("repeated", &Polisher::repeated)
+        .def("without", [](Polisher& polisher, const Ops& executions) { return to_tuple(polisher.without(executions)); })
+        .def("backward", [](const Polisher& polisher, int count) { return to_tuple(polisher.backward(count)); });
+    py::class_<LocalSearch>(m, "LocalSearch")
+        .def(py::init<const Program&, Ops, Ops, Int, double>(), py::keep_alive<1, 2>())
+        .def("step", &LocalSearch::step)
+        .def_property_readonly("best_ns", &LocalSearch::best_ns)
+        .def_property_readonly("best", [](const LocalSearch& search) -> py::object {
+            return search.best() ? py::object(to_tuple(*search.best())) : py::object(py::none());
+        });
+}
+
+}  // namespace
+}  // namespace remat
+
+PYBIND11_MODULE(_core, m) {
+    py::register_exception_translator([](std::exception_ptr raised) {
+        try {
+            if (raised) std::rethrow_exception(raised);
+        } catch (const remat::Unavailable& error) {
+            const std::string text =
+                "value " + std::to_string(error.value) + " is needed, was not kept, and must not be recomputed";
+            PyErr_SetString(py::module_::import("rematpass.errors").attr("SolverError").ptr(), text.c_str());
+        }
+    });
+    remat::bind_program(m);
+    remat::bind_half(m);
+    remat::bind_recorder(m);
+    remat::bind_moves(m);
+}

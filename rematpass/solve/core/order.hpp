@@ -1,0 +1,48 @@
+// The backward sequence: recomputation just in time, once or several times, and in which order the rest runs.
+//
+// In: a `Program`, what is at hand, ops. Out: ops in the order they run. Never prices, never counts bytes.
+#pragma once
+
+#include <vector>
+
+#include "program.hpp"
+
+namespace remat {
+
+// A value that is needed, was not kept, and must not be computed again.
+struct Unavailable {
+    int value;
+};
+
+// Writes a backward sequence while keeping track of what is available.
+class Recorder {
+public:
+    Recorder(const Program& program, Slice<int> kept);
+
+    // Compute what is missing of `values`, and what that needs, in the given order; returns what was computed.
+    // Throws `Unavailable`.
+    std::vector<int> demand(Slice<int> values);
+    // Run backward ops, each right after what it misses was computed; returns what was. Throws `Unavailable`.
+    std::vector<int> run(Slice<int> ops);
+    // Forget recomputed values; a later use computes them again.
+    void drop(Slice<int> values);
+    bool is_live(int v) const { return is_live_[v]; }
+    const std::vector<int>& sequence() const { return sequence_; }
+
+private:
+    const Program& program_;
+    std::vector<char> is_kept_, is_live_;
+    std::vector<int> sequence_;
+    Marks missing_;
+};
+
+// Without recomputations that nothing reads; what has effects stays.
+std::vector<int> drop_unread(const Program& program, Slice<int> backward);
+
+// Time of every op of a backward executed beyond once.
+Int recompute_ns(const Program& program, Slice<int> backward);
+
+// The same executions, repeated ones included, in an order that mostly holds less: see tidy.py.
+std::vector<int> tidy_backward(const Program& program, Slice<int> backward);
+
+}  // namespace remat

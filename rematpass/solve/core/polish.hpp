@@ -1,0 +1,81 @@
+// Use the memory a plan leaves: take recomputations back, one by one.
+//
+// In: a plan on its `Axis`. Out: the plan with more and more recomputations left out, the ones that raise the peak least
+// first. Never adds a recomputation.
+#pragma once
+
+#include <optional>
+#include <utility>
+#include <vector>
+
+#include "axis.hpp"
+
+namespace remat {
+
+// Peak in bytes above the graph's inputs after a step, ns saved by it.
+using Taken = std::pair<Int, Int>;
+
+// Steps from one plan, found by estimate; what they lead to is simulated before it counts. Which results reach memory is
+// taken as in the plan at hand. Steps change the axis.
+class Polisher {
+public:
+    explicit Polisher(Axis axis);
+
+    // The next step; nothing when there is nothing left to take back. What raises the peak not at all goes first, most
+    // time saved first; then what raises it least.
+    std::optional<Taken> next();
+    Int peak_bytes() const { return peak_bytes_; }
+    int steps_taken() const { return static_cast<int>(removed_.size()); }
+    // Executions that cost time and repeat an earlier one.
+    std::vector<int> repeated() const;
+    // The backward without some repeated executions and what goes with each.
+    std::vector<int> without(const std::vector<int>& executions);
+    // The backward after the first `count` steps.
+    std::vector<int> backward(int count) const;
+
+private:
+    struct Change {
+        int start, stop;  // first and last moment
+        Int size;         // bytes added to the timeline there
+    };
+    struct End {
+        int storage, moment;  // it is now needed last
+    };
+    // One recomputation left out.
+    struct Step {
+        int again;                 // the execution left out
+        std::vector<int> removed;  // with all that goes with it
+        Int saved_ns;
+        Int peak_bytes;  // highest live bytes afterwards
+        std::vector<Change> changes;
+        std::vector<End> ends;
+    };
+    // A step waiting, by its figures alone: it is worked out anew when its turn comes.
+    struct Waiting {
+        Int peak_bytes, saved_ns;
+        int again;
+    };
+
+    void fill_queue();
+    std::optional<Waiting> pop_waiting();
+    std::optional<Step> find_step(int again);
+    bool may_leave_out(const std::vector<int>& group) const;
+    void find_removed(const std::vector<int>& group);
+    void find_changes(const std::vector<int>& group, Step& step);
+    Int peak_after(const std::vector<Change>& changes);
+    void take(const Step& step);
+    std::vector<int> leave_out(const std::vector<char>& is_gone) const;
+    Int duration(int execution) const { return axis_.program->duration_ns[axis_.ops[execution]]; }
+
+    Axis axis_;
+    Int peak_bytes_ = 0;
+    bool is_filled_ = false;
+    std::vector<Waiting> free_, dear_;  // heaps: those that do not raise the peak, the others
+    std::vector<char> is_gone_;
+    std::vector<std::vector<int>> removed_;
+    Marks in_removed_, in_group_, in_owners_;
+    std::vector<int> removing_;
+    std::vector<Int> trial_;
+};
+
+}  // namespace remat

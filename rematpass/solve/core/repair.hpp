@@ -1,0 +1,48 @@
+// Local search on the byte-exact timeline: see repair.py.
+//
+// In: a `Program`, a plan, a budget. Out: the cheapest plan found that fits. Every state is a plan whose live bytes are
+// counted, not estimated.
+#pragma once
+
+#include <optional>
+#include <unordered_map>
+#include <vector>
+
+#include "evict.hpp"
+#include "polish.hpp"
+#include "random.hpp"
+
+namespace remat {
+
+class LocalSearch {
+public:
+    // `budget_bytes` above the graph's inputs; nothing is taken back that leads below `enough_ns`.
+    LocalSearch(const Program& program, std::vector<int> forward, std::vector<int> backward, Int budget_bytes,
+                double enough_ns);
+
+    // Some evictions, or one take-back and a fresh ruin; whether a better plan was found.
+    bool step();
+    const std::optional<std::vector<int>>& best() const { return best_; }
+    Int best_ns() const { return best_ns_; }
+
+private:
+    std::vector<Eviction> choose(const Axis& axis, const std::vector<Int>& excess);
+    double price(const Axis& axis, const std::vector<Int>& excess, const Eviction& eviction, bool counts_all);
+    bool settle(Axis axis);
+    void restart();
+    void go_to(std::vector<int> backward);
+
+    const Program& program_;
+    const std::vector<int> forward_, start_;
+    const Int budget_;
+    const double enough_ns_;
+    Random random_;
+    int steps_ = 0;
+    std::unordered_map<int, int> recent_;  // per op, the step of its last eviction
+    std::vector<int> present_;
+    Int present_ns_ = 0;
+    std::optional<std::vector<int>> best_;
+    Int best_ns_ = 0;
+};
+
+}  // namespace remat

@@ -1,0 +1,29 @@
+// Which results reach memory under a fusing executor, and what is read for them in the end.
+//
+// In: a `Program` and a `Trace`. Out: `Stored`. Never counts bytes. The model is the one described in liveness.py.
+#pragma once
+
+#include <vector>
+
+#include "trace.hpp"
+
+namespace remat {
+
+// A load is a storage + width * way, or -1 - value - count of ops * way for what is outside.
+using Loads = std::vector<Int>;
+
+struct Stored {
+    std::vector<char> is_stored;   // per instance
+    std::vector<char> is_source;   // pointwise and computed at its place, not in its readers
+    std::vector<Loads> loads;      // per instance that is a source: what it reads in the end, sorted, each once
+};
+
+Stored find_stored(const Program& program, const Trace& trace, const std::vector<char>& is_final);
+
+// Storages that `loads` address element for element and in no other way.
+std::vector<int> straight(const Loads& loads, Int width);
+
+// Which instances an op reads that is not generated.
+std::vector<char> read_by_externs(const Program& program, const Trace& trace);
+
+}  // namespace remat
