@@ -16,13 +16,11 @@ from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from statistics import median
-from typing import Any
-from unittest import mock
 
 import bench.synthetic as synthetic
 from bench.conditions import describe_machine
 from rematpass.files import write_whole
-from rematpass.solve import chain, closure
+from rematpass.solve._core import work_done
 from rematpass.solve.program import Program
 from rematpass.solve.search import Frontier
 
@@ -64,24 +62,10 @@ class Row:
 
 @contextmanager
 def counted() -> Iterator[Counters]:
-    """Count cuts and ways while the block runs."""
-    counters = Counters()
-    cut, solve = closure.minimum_cut, chain.Chain._solve
-
-    def counting_cut(*arguments: Any) -> Any:
-        counters.cuts += 1
-        counters.arcs += len(arguments[1])
-        return cut(*arguments)
-
-    def counting_solve(table: Any, ways: Any) -> int:
-        counters.ways += len(ways.spent)
-        return solve(table, ways)
-
-    with (
-        mock.patch.object(closure, "minimum_cut", counting_cut),
-        mock.patch.object(chain.Chain, "_solve", counting_solve),
-    ):
-        yield counters
+    """Count cuts, arcs and ways while the block runs."""
+    counters, start = Counters(), work_done()
+    yield counters
+    counters.cuts, counters.arcs, counters.ways = (now - then for now, then in zip(work_done(), start, strict=True))
 
 
 def run(program: Program, layers: str, rounds: int) -> Row:

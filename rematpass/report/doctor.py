@@ -13,6 +13,7 @@ import sysconfig
 import tempfile
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict, dataclass
+from importlib import import_module
 from importlib.metadata import PackageNotFoundError, entry_points, version
 from pathlib import Path
 from typing import Any
@@ -53,7 +54,8 @@ class Check:
 
 def examine_machine() -> list[Check]:
     """All checks, in the order in which a first run would meet them."""
-    checks: list[Callable[[], Check]] = [check_torch, check_backend, check_compiler, check_triton, check_memory]
+    checks: list[Callable[[], Check]] = [check_torch, check_core, check_backend]
+    checks += [check_compiler, check_triton, check_memory]
     return [check_python(), *(_guarded(check) for check in checks), *check_packages()]
 
 
@@ -102,6 +104,16 @@ def check_backend() -> Check:
     is_ok = "rematpass" in names
     found = 'backend="rematpass" is registered' if is_ok else "not registered"
     return Check("backend", is_ok, True, found, "install the package: pip install -e . in its folder")
+
+
+def check_core() -> Check:
+    """The solver's compiled part, which is built for one version of Python."""
+    mend = "in the folder of rematpass: pip install -e . (needs a C++ compiler and Python's headers)"
+    try:
+        core = import_module("rematpass.solve._core")
+    except ImportError as error:
+        return Check("compiled core", False, True, str(error.__cause__ or error), mend)
+    return Check("compiled core", True, True, Path(core.__file__ or "").name, mend)
 
 
 def check_compiler(candidates: Sequence[str] | None = None) -> Check:
@@ -155,9 +167,8 @@ def check_memory() -> Check:
 
 def check_packages() -> Iterator[Check]:
     """The packages that are needed, then the extras."""
-    for name in ("numpy", "scipy"):
-        found = find_version(name)
-        yield Check(name, found is not None, True, found or "not installed", f"pip install {name}")
+    found = find_version("numpy")
+    yield Check("numpy", found is not None, True, found or "not installed", "pip install numpy")
     for name, use, extra in (("rich", "the progress bar", "cli"), ("matplotlib", "plots", "plot")):
         found = find_version(name)
         mend = f'for {use}: pip install "rematpass[{extra}]"'

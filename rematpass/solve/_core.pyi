@@ -76,6 +76,103 @@ class Polisher:
     def without(self, executions: Sequence[int]) -> tuple[int, ...]: ...
     def backward(self, count: int) -> tuple[int, ...]: ...
 
+class Closure:
+    """One solution: `available` and `recomputed` per value, with what it keeps (available without being recomputed)."""
+
+    @property
+    def kept_bytes(self) -> int: ...
+    @property
+    def extra_ns(self) -> int: ...
+    @property
+    def available(self) -> NDArray[np.bool_]: ...
+    @property
+    def recomputed(self) -> NDArray[np.bool_]: ...
+    @property
+    def kept(self) -> NDArray[np.bool_]: ...
+
+class ClosureProblem:
+    def __init__(
+        self,
+        keep_bytes: NDArray[np.int64],
+        recompute_ns: NDArray[np.int64],
+        wanted: NDArray[np.bool_],
+        may_keep: NDArray[np.bool_],
+        may_recompute: NDArray[np.bool_],
+        tails: NDArray[np.int64],
+        heads: NDArray[np.int64],
+    ) -> None: ...
+    def solve(self, price: tuple[int, int] | None, upper: Closure | None, lower: Closure | None) -> Closure: ...
+    def fill_between(self, upper: Closure, lower: Closure, most: int) -> list[Closure]: ...
+
+MAX_CAPACITY: int
+
+def certify_cut(
+    tails: NDArray[np.int64],
+    heads: NDArray[np.int64],
+    capacities: NDArray[np.int64],
+    side: NDArray[np.bool_],
+    sink: int,
+    flow: int,
+) -> None: ...
+def minimum_cut(
+    num_nodes: int,
+    tails: NDArray[np.int64],
+    heads: NDArray[np.int64],
+    capacities: NDArray[np.int64],
+    source: int,
+    sink: int,
+) -> NDArray[np.bool_]: ...
+def work_done() -> tuple[int, int, int]:
+    """Minimum cuts so far in this process, the arcs in them, ways the chain programme compared: for benches."""
+
+class Around:
+    @property
+    def to_come(self) -> NDArray[np.bool_]: ...
+
+class Moments:
+    def __init__(self, program: Program) -> None: ...
+    def around(self, k: int) -> Around: ...
+    def live_gradients(self, around: Around) -> int: ...
+
+ChainOption = tuple[int, int, int, int, int]
+"""Extra ns, ns of computing it again; slots kept, peak of its backward, peak of its forward."""
+ChainRun = tuple[int, int, int, int, int, list[ChainOption]]
+"""Last stage + 1, kind, slots that pass; ns and peak of the run alone; options."""
+
+class ChainStep:
+    """An option of a run of stages (-1: the run alone), or, where `run` is -1, a split after `split` stages."""
+
+    @property
+    def run(self) -> int: ...
+    @property
+    def option(self) -> int: ...
+    @property
+    def split(self) -> int: ...
+    @property
+    def later(self) -> int: ...
+    @property
+    def later_slot(self) -> int: ...
+    @property
+    def earlier(self) -> int: ...
+    @property
+    def earlier_slot(self) -> int: ...
+
+class ChainTables:
+    NEVER: int
+    def __init__(
+        self,
+        width: int,
+        runs: list[list[ChainRun]],
+        added: list[list[int]],
+        gradients: list[int],
+        advance_ns: list[int],
+        advance_peak: list[int],
+    ) -> None: ...
+    @property
+    def first_row(self) -> int: ...
+    def times(self, row: int) -> NDArray[np.int64]: ...
+    def step(self, row: int, slot: int) -> ChainStep: ...
+
 class LocalSearch:
     def __init__(
         self,

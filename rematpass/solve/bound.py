@@ -22,8 +22,10 @@ from functools import cached_property
 
 import numpy as np
 
-from .closure import Closure, ClosureProblem, closure_near
-from .flow import BoolArray
+from . import _core
+from ._core import Closure
+from .closure import ClosureProblem, closure_near
+from .flow import BoolArray, IntArray
 from .frontier import closure_problem
 from .program import Kind, Program
 
@@ -33,16 +35,6 @@ PEAK_MOMENTS = 24
 # The line between two neighbours is worked out in floating point.
 ROUNDING = 1e-9
 _UNPAID = (Kind.INPUT, Kind.SYMBOL)
-# What certainly reaches memory, also under fusion.
-_STORED = (Kind.EXTERN, Kind.REDUCTION, Kind.PART)
-
-
-@dataclass(frozen=True)
-class _Around:
-    """Per op of the backward: `is_over` before a moment, tangents included; `to_come` then or later."""
-
-    is_over: BoolArray
-    to_come: BoolArray
 
 
 @dataclass(frozen=True)
@@ -59,13 +51,13 @@ class Bound:
             budget_bytes: None for no limit.
             moments: backward ops to look at, besides the start of the backward. More give a better bound.
         """
-        best = self._least(self._start, budget_bytes, 0)
+        best = self._least(self._whole[0], budget_bytes, 0)
         if budget_bytes is None:
             return best
         for k in moments:
             if self.is_certain(k):
-                around = self._around(k)
-                forced = self._live_gradients(around) + self._own(k)
+                around = self._moments.around(k)
+                forced = self._moments.live_gradients(around) + self._own(k)
                 best = max(best, self._least(self._problem_at(k, around.to_come), budget_bytes, forced))
         return best
 
@@ -87,7 +79,9 @@ class Bound:
             else:
                 peaks.append(program.static_bytes + live)
         largest = heapq.nlargest(PEAK_MOMENTS, backward)
-        peaks += [self.fixed_bytes + live + self._live_gradients(self._around(v)) for live, v in largest]
+        peaks += [
+            self.fixed_bytes + live + self._moments.live_gradients(self._moments.around(v)) for live, v in largest
+        ]
         return max(peaks)
 
     @cached_property
@@ -117,81 +111,47 @@ class Bound:
         return {self.program.root[v] for v in self.program.backward_outputs}
 
     @cached_property
-    def _readers(self) -> dict[int, list[int]]:
-        """Per storage of a gradient, the ops that read it."""
-        program = self.program
-        readers: dict[int, list[int]] = {}
-        for v, kind in enumerate(program.kind):
-            reads = {program.root[u] for u in program.inputs[v]} if kind is not Kind.VIEW else set()
-            for r in filter(program.is_backward.__getitem__, reads):
-                readers.setdefault(r, []).append(v)
-        return readers
-
-    def _around(self, k: int) -> _Around:
-        """Ops of the backward certainly over and certainly to come while op k runs; what is fixed divides them all."""
-        program, count = self.program, len(self.program)
-        fixed = [v for v in range(count) if program.is_fixed[v] and program.is_backward[v]]
-        below = max((v for v in fixed if v <= k), default=-1)
-        above = min((v for v in fixed if v >= k), default=count)
-        is_over, to_come = np.zeros(count, dtype=bool), np.zeros(count, dtype=bool)
-        stack = [k]
-        while stack:
-            for u in program.inputs[stack.pop()]:
-                if program.is_backward[u] and not is_over[u]:
-                    is_over[u] = True
-                    stack.append(u)
-        to_come[k] = True
-        for v in range(k + 1, count):
-            to_come[v] = program.is_backward[v] and (v >= above or any(to_come[u] for u in program.inputs[v]))
-        is_over[: below + 1] |= np.array(program.is_backward[: below + 1], dtype=bool)
-        is_over[k] = False
-        for v, kind in enumerate(program.kind):  # an op returns all its results at once
-            if kind is Kind.PART and program.is_backward[v]:
-                is_over[v] = v != k and (is_over[v] or is_over[program.inputs[v][0]])
-        is_over |= np.array(self.program.is_backward) & (np.array(program.kind) == Kind.INPUT)
-        return _Around(is_over, to_come)
-
-    def _live_gradients(self, around: _Around) -> int:
-        """Bytes of gradients that are certainly live at a moment, tangents included, the op's own result left out."""
-        program, live = self.program, 0
-        for r in np.flatnonzero(around.is_over).tolist():
-            if program.root[r] != r or not program.size_bytes[r]:
-                continue
-            readers = self._readers.get(r, [])
-            externs = [v for v in readers if program.kind[v] is Kind.EXTERN or not program.is_fusing]
-            is_stored = program.kind[r] in (*_STORED, Kind.INPUT) or r in self._returned or bool(externs)
-            if r in self._returned or any(around.to_come[v] for v in readers):
-                live += program.size_bytes[r] * is_stored
-                continue
-            # Not yet read by all, or the gradients made of it are there: each counts with one of those it is made of.
-            made = [v for v in externs if v in self._returned and self._first_of(v) == r and not around.is_over[v]]
-            live += min(program.size_bytes[r], sum(program.size_bytes[v] for v in made))
-        return live
-
-    def _first_of(self, v: int) -> int:
-        """The first gradient that op v reads; -1 for none."""
-        program = self.program
-        return next((program.root[u] for u in program.inputs[v] if program.is_backward[u]), -1)
+    def _moments(self) -> _core.Moments:
+        return _core.Moments(self.program.core)
 
     @cached_property
-    def _start(self) -> ClosureProblem:
-        return self._closure(range(len(self.program)))[0]
+    def _whole(self) -> tuple[ClosureProblem, list[int]]:
+        """The closure over all forward values for the whole backward; its values by index."""
+        return whole_problem(self.program, self.from_inputs)
 
-    def _closure(self, ops: Iterable[int]) -> tuple[ClosureProblem, list[int]]:
-        """What the backward ops among `ops` need, over all forward values."""
-        return whole_problem(self.program, self.from_inputs, ops)
+    @cached_property
+    def _place(self) -> IntArray:
+        """Per op, its index among the values of the closure; -1 for none."""
+        place = np.full(len(self.program), -1)
+        values = self._whole[1]
+        place[values] = np.arange(len(values))
+        return place
+
+    def _places(self, ops: list[int]) -> IntArray:
+        """Indices of those of `ops` that are values of the closure."""
+        places: IntArray = self._place[np.array(ops, dtype=np.int64)]
+        return places[places >= 0]
+
+    @cached_property
+    def _may_be_there(self) -> BoolArray:
+        """Which values of the closure may be in memory in the middle of the backward."""
+        program = self.program
+        values = self._whole[1]
+        return np.array([program.kind[v] is not Kind.VIEW and v not in program.parts for v in values], dtype=bool)
 
     def _problem_at(self, k: int, to_come: BoolArray) -> ClosureProblem:
         """Any forward value may be in memory then, kept or computed just before; what op k reads certainly is."""
         program = self.program
-        problem, values = self._closure(np.flatnonzero(to_come).tolist())
-        may_keep = np.array([program.kind[v] is not Kind.VIEW and v not in program.parts for v in values], dtype=bool)
-        place = {v: i for i, v in enumerate(values)}
-        roots = {program.root[u] for u in program.inputs[k]}
-        held = [place[r] for r in roots if r in place and may_keep[place[r]]]
-        may_recompute, wanted = problem.may_recompute.copy(), problem.wanted.copy()
+        problem, values = self._whole
+        wanted = np.zeros(len(values), dtype=bool)
+        needed = [u for v in np.flatnonzero(to_come).tolist() for u in program.needs[v]]
+        needed += [v for v in program.backward_outputs if not program.is_backward[v]]
+        wanted[self._places(needed)] = True
+        held = self._places([program.root[u] for u in program.inputs[k]])
+        held = held[self._may_be_there[held]]
+        may_recompute = problem.may_recompute.copy()
         may_recompute[held], wanted[held] = False, True
-        return replace(problem, may_keep=may_keep, may_recompute=may_recompute, wanted=wanted)
+        return replace(problem, may_keep=self._may_be_there, may_recompute=may_recompute, wanted=wanted)
 
     def _least(self, problem: ClosureProblem, budget_bytes: int | None, forced_bytes: int) -> float:
         room = None if budget_bytes is None else budget_bytes - self.fixed_bytes - forced_bytes
@@ -212,18 +172,9 @@ def interpolate(upper: Closure, lower: Closure, room_bytes: int | None) -> float
     return upper.extra_ns + share * (lower.extra_ns - upper.extra_ns)
 
 
-def whole_problem(
-    program: Program, from_inputs: Sequence[bool], ops: Iterable[int] | None = None
-) -> tuple[ClosureProblem, list[int]]:
-    """The closure over all forward values for the backward ops among `ops` (all when None); its values by index."""
-    chosen = range(len(program)) if ops is None else ops
-    wanted = {
-        u
-        for v in chosen
-        if program.is_backward[v]
-        for u in program.inputs[v]
-        if not program.is_backward[u] and program.kind[u] not in _UNPAID
-    }
+def whole_problem(program: Program, from_inputs: Sequence[bool]) -> tuple[ClosureProblem, list[int]]:
+    """The closure over all forward values for the whole backward; its values by index."""
+    wanted = {u for v in range(len(program)) if program.is_backward[v] for u in program.needs[v]}
     wanted |= {v for v in program.backward_outputs if not program.is_backward[v]}
     scope = [v for v in range(len(program)) if is_forward_side(program, v) and not from_inputs[v]]
     return closure_problem(program, scope, wanted, (), from_inputs)

@@ -17,6 +17,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from . import _core
 from .flow import IntArray
 from .frontier import StageModel, StageOption, StageRun
 
@@ -29,7 +30,6 @@ EXACT_SLOTS = 2048
 # Finer slots are taken while boundaries and gradients together are off by more than this share of the least memory.
 # Without that, 100 layers whose boundary is a twentieth of what is inside them end at twice the least peak (2026-11).
 ROUNDING_SHARE = 0.1
-_NEVER = 2**60
 
 
 def _rounding(sizes: list[int], slot: int) -> float:
@@ -77,24 +77,8 @@ class ChainPoint:
     extra_ns: int
 
 
-@dataclass(frozen=True)
-class _Moves:
-    """Ways to run stages i..j, as columns: time(m) = spent + later(m - hold) + earlier(m - below), m >= floor.
-
-    Tables are rows of `Chain`'s store; row 0 costs nothing and needs nothing.
-    """
-
-    spent: IntArray
-    floor: IntArray
-    hold: IntArray
-    later: IntArray
-    below: IntArray
-    earlier: IntArray
-    names: tuple[tuple[int, int], ...]
-
-
 class Chain:
-    """Tables by need. `first(i)`: stages i.. in the first forward. `again(i, j)`: stages i..j run once more."""
+    """The programme over some stages; its tables are compiled (core/chain.cpp)."""
 
     def __init__(
         self,
@@ -123,25 +107,22 @@ class Chain:
         added = [[added_bytes(i, k) if i < k < n else 0 for k in range(n + 1)] for i in range(n)]
         gradients = np.cumsum([0, *(m.gradient_bytes for m in models)], dtype=np.int64)
         self._slot_bytes = self._choose_slot(added, gradients)
-        self._added = self._slots(np.array(added, dtype=np.int64).reshape(n, n + 1))
-        self._gradients = self._slots(gradients)
-        self._advance_ns = np.cumsum([0, *(m.advance_ns for m in models)], dtype=np.int64)
-        self._advance_peak = self._slots(np.array([m.advance_peak_bytes for m in models], dtype=np.int64))
-        self._width = int(self._top(added, gradients)) // self._slot_bytes + 2
-        self._time = np.zeros((64, self._width), dtype=np.int64)
-        self._choice: list[IntArray] = [np.zeros(self._width, dtype=np.int64)]
-        self._moves: list[_Moves | None] = [None]
-        self._again = np.zeros((n + 1, n + 1), dtype=np.int64)
-        self._first = np.zeros(n + 1, dtype=np.int64)
-        self._fill()
+        self._tables = _core.ChainTables(
+            int(self._top(added, gradients)) // self._slot_bytes + 2,
+            [[self._count_run(run) for run in runs] for runs in self._runs],
+            self._slots(np.array(added, dtype=np.int64).reshape(n, n + 1)).tolist(),
+            self._slots(gradients).tolist(),
+            np.cumsum([0, *(m.advance_ns for m in models)], dtype=np.int64).tolist(),
+            [self._slot(m.advance_peak_bytes) for m in models],
+        )
 
     def points(self) -> tuple[ChainPoint, ...]:
         """All Pareto points of the whole chain, least memory first."""
-        time = self._time[self._first[0]]
-        falls = np.concatenate([[time[0] < _NEVER], time[1:] < time[:-1]])
+        time = self._tables.times(self._tables.first_row)
+        falls = np.concatenate([[True], time[1:] < time[:-1]])
         return tuple(
             ChainPoint(slot * self._slot_bytes, int(time[slot]))
-            for slot in np.flatnonzero(falls & (time < _NEVER)).tolist()
+            for slot in np.flatnonzero(falls & (time < _core.ChainTables.NEVER)).tolist()
         )
 
     def recipe(self, point: ChainPoint) -> Recipe | None:
@@ -149,7 +130,7 @@ class Chain:
         if not self._count:
             return None
         slot = point.peak_bytes // self._slot_bytes
-        return self._recipe(int(self._first[0]), 0, self._count - 1, slot, is_first=True)
+        return self._recipe(self._tables.first_row, 0, self._count - 1, slot)
 
     def _top(self, added: list[list[int]], gradients: IntArray) -> int:
         """Bytes with which the fastest plan fits: everything held, every peak, all gradients."""
@@ -195,97 +176,28 @@ class Chain:
         result: IntArray = (sizes + self._slot_bytes // 2) // self._slot_bytes
         return result
 
-    def _fill(self) -> None:
-        n = self._count
-        seen: dict[tuple[object, ...], int] = {}
-        name = np.zeros((n, n), dtype=np.int64)
-        ends: list[list[StageRun]] = [[] for _ in range(n)]
-        for run in (r for runs in self._runs for r in runs):
-            ends[run.stop - 1].append(run)
-        rows: dict[int, int] = {}
-        for length in range(1, n + 1):
-            for i in range(n - length + 1):
-                j = i + length - 1
-                inside = tuple((j - r.start, r.kind, self._passing[r.start, r.stop]) for r in ends[j] if r.start >= i)
-                key = (int(name[i, j - 1]) if length > 1 else -1, int(self._added[i, j]), inside)
-                name[i, j] = seen.setdefault(key, len(seen))
-                if int(name[i, j]) not in rows:
-                    rows[int(name[i, j])] = self._solve(self._ways(i, j, is_first=False))
-                self._again[i, j] = rows[int(name[i, j])]
-        for i in range(n - 1, -1, -1):
-            self._first[i] = self._solve(self._ways(i, n - 1, is_first=True))
-
-    def _ways(self, i: int, j: int, *, is_first: bool) -> _Moves:
-        """All ways to run stages i..j: options of runs that start here, then splits."""
-        columns: list[tuple[int, int, int, int, int, int]] = []
-        names: list[tuple[int, int]] = []
-        for r, run in enumerate(self._runs[i]):
-            if run.stop > j + 1:
-                continue
-            passing = self._passing[run.start, run.stop]
-            if run.stop == j + 1 and not is_first:
-                columns.append((run.alone.extra_ns, self._slot(run.alone.backward_peak_bytes + passing), 0, 0, 0, 0))
-                names.append((r, -1))
-                continue
-            own = self._slot(passing) + int(self._gradients[j + 1] - self._gradients[run.stop])
-            rest = int(self._first[run.stop] if is_first else self._again[run.stop, j])
-            for o, option in enumerate(run.options):
-                spent = option.extra_ns + (0 if is_first else option.again_ns)
-                floor = max(self._slot(option.forward_peak_bytes), own + self._slot(option.backward_peak_bytes))
-                hold = self._slot(option.kept_bytes) + int(self._added[i, run.stop])
-                columns.append((spent, floor, hold, rest, 0, 0))
-                names.append((r, o))
-        ways = np.array(columns, dtype=np.int64).reshape(-1, 6).T
-        spent, floor, hold, later, below, earlier = np.concatenate(
-            [ways, self._splits(i, j, is_first=is_first)], axis=1
-        )
-        return _Moves(spent, floor, hold, later, below, earlier, tuple(names))
-
-    def _splits(self, i: int, j: int, *, is_first: bool) -> IntArray:
-        """Keep the boundary of k, run k..j on top of it, then i..k-1 again with the gradients of k..j at hand."""
-        k = np.arange(i + 1, j + 1)
-        if not len(k):
-            return np.zeros((6, 0), dtype=np.int64)
-        spent = np.zeros(len(k), dtype=np.int64) if is_first else self._advance_ns[k] - self._advance_ns[i]
-        floor = np.maximum.accumulate(self._advance_peak[i:j])
-        later = self._first[k] if is_first else self._again[k, j]
-        below = self._gradients[j + 1] - self._gradients[k]
-        return np.stack([spent, floor, self._added[i, k], later, below, self._again[i, k - 1]])
-
     def _slot(self, size: int) -> int:
         return (size + self._slot_bytes // 2) // self._slot_bytes
 
-    def _solve(self, ways: _Moves) -> int:
-        """Best way per memory slot, as a new row of the store."""
-        width = self._width
-        time = np.full((len(ways.spent), width), _NEVER)
-        columns = (ways.spent, ways.floor, ways.hold, ways.later, ways.below, ways.earlier)
-        for way, figures in zip(time, zip(*(column.tolist() for column in columns), strict=True), strict=True):
-            spent, floor, hold, later, below, earlier = figures
-            start = max(floor, hold, below)
-            way[start:] = self._time[later, start - hold : width - hold]
-            way[start:] += self._time[earlier, start - below : width - below]
-            way[start:] += spent
-        choice = time.argmin(axis=0)
-        row = len(self._choice)
-        if row == len(self._time):
-            self._time = np.concatenate([self._time, np.zeros_like(self._time)])
-        self._time[row] = np.minimum(time.min(axis=0), _NEVER)
-        self._choice.append(choice)
-        self._moves.append(ways)
-        return row
+    def _count_run(self, run: StageRun) -> _core.ChainRun:
+        """A run in slots; what passes is counted where it is run alone, and apart from options."""
+        passing = self._passing[run.start, run.stop]
+        alone = self._slot(run.alone.backward_peak_bytes + passing)
+        options = [self._count_option(option) for option in run.options]
+        return run.stop, run.kind, self._slot(passing), run.alone.extra_ns, alone, options
 
-    def _recipe(self, row: int, i: int, j: int, slot: int, *, is_first: bool) -> Recipe:
-        ways, place = self._moves[row], int(self._choice[row][slot])
-        assert ways is not None
-        later, above = int(ways.later[place]), slot - int(ways.hold[place])
-        if place >= len(ways.names):
-            k = i + 1 + place - len(ways.names)
-            earlier = self._recipe(int(ways.earlier[place]), i, k - 1, slot - int(ways.below[place]), is_first=False)
-            return Again(i, k, self._recipe(later, k, j, above, is_first=is_first), earlier)
-        r, o = ways.names[place]
-        run = self._runs[i][r]
-        if o < 0:
+    def _count_option(self, option: StageOption) -> _core.ChainOption:
+        kept, backward, forward = option.kept_bytes, option.backward_peak_bytes, option.forward_peak_bytes
+        return option.extra_ns, option.again_ns, self._slot(kept), self._slot(backward), self._slot(forward)
+
+    def _recipe(self, row: int, i: int, j: int, slot: int) -> Recipe:
+        step = self._tables.step(row, slot)
+        if step.run < 0:
+            k = i + step.split
+            earlier = self._recipe(step.earlier, i, k - 1, step.earlier_slot)
+            return Again(i, k, self._recipe(step.later, k, j, step.later_slot), earlier)
+        run = self._runs[i][step.run]
+        if step.option < 0:
             return Alone(i, run.stop)
-        rest = self._recipe(later, run.stop, j, above, is_first=is_first) if run.stop <= j else None
-        return Keep(i, run.stop, run.options[o], rest)
+        rest = self._recipe(step.later, run.stop, j, step.later_slot) if run.stop <= j else None
+        return Keep(i, run.stop, run.options[step.option], rest)

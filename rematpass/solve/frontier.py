@@ -8,10 +8,12 @@ from __future__ import annotations
 import itertools
 from collections.abc import Container, Iterable, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 
 import numpy as np
 
-from .closure import Closure, ClosureProblem, fill_between, sweep_closures
+from ._core import Closure
+from .closure import ClosureProblem, fill_between, sweep_closures
 from .liveness import find_lives, local_peak
 from .order import Recorder, must_keep
 from .program import Decision, Kind, Program
@@ -155,6 +157,18 @@ class _Scope:
     members: tuple[int, ...]
     signature: tuple[object, ...]
 
+    @cached_property
+    def must(self) -> list[int]:
+        """Of its forward, what can only be kept."""
+        return must_keep(self.program, self.forward)
+
+    @cached_property
+    def elsewhere(self) -> set[int]:
+        """What it reads from outside itself and its boundaries: taken to be at hand."""
+        program, inside = self.program, frozenset(self.forward)
+        reads = {u for v in (*self.forward, *self.backward) for u in program.inputs[v] if not program.is_backward[u]}
+        return set(_held(program, reads, inside, self.from_inputs)) - inside
+
     @classmethod
     def of(
         cls, program: Program, stages: Stages, start: int, stop: int, users: list[list[int]], returned: set[int]
@@ -201,11 +215,11 @@ def _canonical(
     """Members in order of first sight and a signature equal for stages of equal structure and cost."""
     number: dict[int, int] = {}
     figures = program.figures
-    rows: list[object] = []
+    rows: list[int] = []
     for v in (*sorted(before), *forward, *backward):
-        reads = tuple(number.setdefault(u, len(number)) for u in program.inputs[v])
-        number.setdefault(v, len(number))
-        rows.append((number[v], reads, v in after, v in marked, *figures[v]))
+        reads = [number.setdefault(u, len(number)) for u in program.inputs[v]]
+        # The figures say how many reads follow.
+        rows += (figures[v], *reads, number.setdefault(v, len(number)), v in after, v in marked)
     outside = tuple(figures[v] for v in number)
     return tuple(number), (tuple(rows), outside)
 
@@ -301,9 +315,8 @@ def _option(scope: _Scope, kept: tuple[int, ...], advance_peak_bytes: int, *, wi
     The forward that makes them once more is taken to need what advancing needs, and what is kept.
     """
     program = scope.program
-    must = () if with_after else must_keep(program, scope.forward)
-    given = {*scope.before, *kept, *must, *(scope.after if with_after else ())}
-    recorder = Recorder(program, _available(program, scope, given))
+    given = {*scope.before, *kept, *(scope.after if with_after else scope.must)}
+    recorder = Recorder(program, given | scope.elsewhere)
     recorder.run(scope.backward)
     outside = {program.root[v] for v in scope.before}
     peak = local_peak(program, recorder.sequence, scope.leaving, outside)
@@ -314,21 +327,12 @@ def _option(scope: _Scope, kept: tuple[int, ...], advance_peak_bytes: int, *, wi
     return StageOption(kept, kept_bytes, again, peak, again_ns, kept_bytes + advance_peak_bytes)
 
 
-def _available(program: Program, scope: _Scope, given: set[int]) -> set[int]:
-    """What the stage may take as there: `given`, and whatever it reads from outside itself and its boundaries."""
-    inside = frozenset(scope.forward)
-    reads = [u for v in (*scope.forward, *scope.backward) for u in program.inputs[v] if not program.is_backward[u]]
-    elsewhere = set(_held(program, reads, inside, scope.from_inputs)) - inside
-    return given | elsewhere
-
-
 def _forward_again(scope: _Scope, kept: tuple[int, ...]) -> tuple[int, ...]:
     """A forward of the stage that computes `kept` and the output boundary."""
     program = scope.program
     mine = set(scope.forward)
     made = [v for v in (*scope.after, *kept) if v in mine]
-    must = must_keep(program, scope.forward)
-    recorder = Recorder(program, _available(program, scope, {*scope.before, *must}))
+    recorder = Recorder(program, {*scope.before, *scope.must} | scope.elsewhere)
     recorder.demand(sorted(made))
     return recorder.sequence
 

@@ -136,8 +136,8 @@ class Program:
         return tuple(kind not in (Kind.INPUT, Kind.SYMBOL) for kind in self.kind)
 
     @cached_property
-    def figures(self) -> tuple[tuple[object, ...], ...]:
-        """Per op, all that is not structure: ops with equal figures and equal neighbours are interchangeable."""
+    def figures(self) -> tuple[int, ...]:
+        """Per op, a number for all that is not structure: ops of equal numbers and neighbours are interchangeable."""
         of_roots = [self.size_bytes[r] for r in self.root]
         # Steps of a loop that take different slices of one sequence are equal.
         is_askew = [tuple(map(bool, access)) for access in self.access] or [()] * len(self)
@@ -160,8 +160,11 @@ class Program:
             self.operations or (1,) * len(self),
             tuple(map(len, self.constants)) or (0,) * len(self),
             self.addend or (Addend.BY_OP,) * len(self),
+            self.inputs,
         )
-        return tuple(zip(*columns, strict=True))
+        rows = zip(*columns, strict=True)
+        numbers: dict[tuple[object, ...], int] = {}
+        return tuple(numbers.setdefault((*row, len(reads)), len(numbers)) for *row, reads in rows)
 
     @cached_property
     def outside(self) -> tuple[tuple[int, ...], ...]:

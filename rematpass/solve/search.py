@@ -18,9 +18,10 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cached_property
 
+from ._core import Closure
 from .bound import Bound, values_of, whole_problem
 from .chain import Chain
-from .closure import Closure, ClosureProblem, fill_between, sweep_closures
+from .closure import ClosureProblem, fill_between, sweep_closures
 from .descent import Box, FrontierPoint, PlanList, descend
 from .frontier import Modeller, Passing, StageRun
 from .ladder import Ladder, squeeze

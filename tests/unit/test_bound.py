@@ -1,6 +1,7 @@
 """The bound against every backward sequence of tiny programs."""
 
 from itertools import chain, combinations, product
+from types import SimpleNamespace
 
 import pytest
 from hypothesis import given, settings
@@ -9,7 +10,6 @@ from hypothesis import strategies as st
 from rematpass.check.schedule import check_schedule
 from rematpass.errors import SplitError
 from rematpass.solve.bound import Bound, interpolate
-from rematpass.solve.closure import Closure
 from rematpass.solve.order import forward_sequence, make_decision
 from rematpass.solve.program import Kind, Schedule
 from rematpass.solve.search import Frontier
@@ -88,7 +88,7 @@ def test_no_plan_beats_the_bound_where_only_the_backward_wants_a_value():
 
 
 def test_the_bound_is_the_line_between_neighbours():
-    upper, lower = Closure(None, None, 60, 10), Closure(None, None, 0, 100)
+    upper, lower = SimpleNamespace(kept_bytes=60, extra_ns=10), SimpleNamespace(kept_bytes=0, extra_ns=100)
     assert interpolate(upper, lower, None) == interpolate(upper, lower, 60) == interpolate(upper, lower, 5000) == 10
     assert interpolate(upper, lower, 30) == 55
     assert interpolate(upper, lower, 0) == interpolate(upper, lower, -5) == 100

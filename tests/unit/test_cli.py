@@ -64,7 +64,16 @@ def test_doctor_as_json(capsys: pytest.CaptureFixture[str]) -> None:
     record = json.loads(capsys.readouterr().out)
     assert code == (0 if record["is_ok"] else 1)
     names = {check["name"] for check in record["checks"]}
-    assert {"python", "torch", "backend", "C++ compiler", "triton", "memory", "scipy", "rich (optional)"} <= names
+    assert {
+        "python",
+        "torch",
+        "backend",
+        "C++ compiler",
+        "triton",
+        "memory",
+        "compiled core",
+        "rich (optional)",
+    } <= names
 
 
 def test_a_missing_needed_thing_gives_code_1_and_says_how_to_mend_it(

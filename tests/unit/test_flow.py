@@ -5,6 +5,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from rematpass.errors import SolverError
+from rematpass.solve._core import certify_cut
 from rematpass.solve.flow import MAX_CAPACITY, minimum_cut
 
 NODES = 7
@@ -51,7 +52,7 @@ def test_largest_capacity_is_exact():
 
 
 def test_parallel_uncuttable_arcs_do_not_wrap():
-    """Two arcs of the largest capacity add up beyond 32 bits with sign: refused or right, never silently wrong."""
+    """Two arcs of the largest capacity add up beyond 62 bits: refused or right, never silently wrong."""
     arcs = [(0, 1, MAX_CAPACITY), (0, 1, MAX_CAPACITY), (0, 1, MAX_CAPACITY), (1, 2, 5)]
     try:
         side = cut(arcs, 3)
@@ -60,17 +61,10 @@ def test_parallel_uncuttable_arcs_do_not_wrap():
     assert across(arcs, side) == 5
 
 
-def test_flow_that_is_no_cut_is_refused(monkeypatch):
-    """The certificate is checked: a solver that stops early is caught."""
-    from rematpass.solve import flow
-
-    real = flow.maximum_flow
-
-    def lazy(graph, source, sink):
-        result = real(graph, source, sink)
-        result.flow_value -= 1
-        return result
-
-    monkeypatch.setattr(flow, "maximum_flow", lazy)
+@pytest.mark.parametrize(("side", "flow"), [([True, False, False], 2), ([True, True, False], 3), ([True] * 3, 0)])
+def test_flow_that_is_no_cut_is_refused(side, flow):
+    """The certificate is checked: a solver that stops early, or cuts elsewhere, is caught."""
+    tails, heads, capacities = (np.array(column, dtype=np.int64) for column in ([0, 1], [1, 2], [3, 4]))
+    certify_cut(tails, heads, capacities, np.array([True, False, False]), 2, 3)
     with pytest.raises(SolverError, match="differ"):
-        cut([(0, 1, 3), (1, 2, 4)], 3)
+        certify_cut(tails, heads, capacities, np.array(side), 2, flow)

@@ -5,9 +5,14 @@
 #include <pybind11/pybind11.h>
 #include <pybind11/stl.h>
 
+#include "bound.hpp"
+#include "chain.hpp"
+#include "closure.hpp"
+#include "flow.hpp"
 #include "lives.hpp"
 #include "order.hpp"
 #include "repair.hpp"
+#include "work.hpp"
 
 namespace py = pybind11;
 
@@ -187,6 +192,119 @@ void bind_moves(py::module_& m) {
         });
 }
 
+template <class T>
+std::vector<T> from_array(const py::array_t<T>& values) {
+    return {values.data(), values.data() + values.size()};
+}
+
+std::vector<char> from_bools(const py::array_t<bool>& values) { return {values.data(), values.data() + values.size()}; }
+
+ClosureProblem read_closure_problem(
+    const py::array_t<Int>& keep_bytes, const py::array_t<Int>& recompute_ns, const py::array_t<bool>& wanted,
+    const py::array_t<bool>& may_keep, const py::array_t<bool>& may_recompute, const py::array_t<Int>& tails,
+    const py::array_t<Int>& heads) {
+    ClosureProblem problem;
+    problem.keep_bytes = from_array(keep_bytes);
+    problem.recompute_ns = from_array(recompute_ns);
+    problem.wanted = from_bools(wanted);
+    problem.may_keep = from_bools(may_keep);
+    problem.may_recompute = from_bools(may_recompute);
+    for (py::ssize_t k = 0; k < tails.size(); ++k) {
+        problem.arcs.emplace_back(static_cast<int>(tails.data()[k]), static_cast<int>(heads.data()[k]));
+    }
+    problem.find_forced();
+    return problem;
+}
+
+std::vector<Arc> read_arcs(const py::array_t<Int>& tails, const py::array_t<Int>& heads,
+                           const py::array_t<Int>& capacities) {
+    std::vector<Arc> arcs;
+    for (py::ssize_t k = 0; k < tails.size(); ++k) {
+        const Int capacity = capacities.data()[k];
+        if (capacity < 0 || capacity > MAX_CAPACITY) {
+            throw Unsolvable{"capacity " + std::to_string(capacity) + " does not fit: 0..2**60 do"};
+        }
+        arcs.push_back({static_cast<int>(tails.data()[k]), static_cast<int>(heads.data()[k]), capacity});
+    }
+    return arcs;
+}
+
+void bind_closures(py::module_& m) {
+    py::class_<Closure>(m, "Closure")
+        .def_readonly("kept_bytes", &Closure::kept_bytes)
+        .def_readonly("extra_ns", &Closure::extra_ns)
+        .def_property_readonly("available", [](const Closure& closure) { return to_bools(closure.available); })
+        .def_property_readonly("recomputed", [](const Closure& closure) { return to_bools(closure.recomputed); })
+        .def_property_readonly("kept", [](const Closure& closure) {
+            std::vector<char> kept = closure.available;
+            for (std::size_t v = 0; v < kept.size(); ++v) kept[v] &= !closure.recomputed[v];
+            return to_bools(kept);
+        });
+    py::class_<ClosureProblem>(m, "ClosureProblem")
+        .def(py::init(&read_closure_problem))
+        .def("solve", &ClosureProblem::solve)
+        .def("fill_between", &ClosureProblem::fill_between);
+    m.attr("MAX_CAPACITY") = py::int_(MAX_CAPACITY);
+    m.def("minimum_cut", [](int nodes, const py::array_t<Int>& tails, const py::array_t<Int>& heads,
+                            const py::array_t<Int>& capacities, int source, int sink) {
+        return to_bools(minimum_cut(nodes, read_arcs(tails, heads, capacities), source, sink));
+    });
+    m.def("certify_cut", [](const py::array_t<Int>& tails, const py::array_t<Int>& heads,
+                            const py::array_t<Int>& capacities, const py::array_t<bool>& side, int sink, Int flow) {
+        certify_cut(read_arcs(tails, heads, capacities), from_bools(side), sink, flow);
+    });
+}
+
+void bind_moments(py::module_& m) {
+    py::class_<Around>(m, "Around").def_property_readonly("to_come", [](const Around& around) {
+        return to_bools(around.to_come);
+    });
+    py::class_<Moments>(m, "Moments")
+        .def(py::init<const Program&>(), py::keep_alive<1, 2>())
+        .def("around", &Moments::around)
+        .def("live_gradients", &Moments::live_gradients);
+}
+
+using OptionRow = std::tuple<Int, Int, int, int, int>;
+using RunRow = std::tuple<int, int, int, Int, int, std::vector<OptionRow>>;
+
+ChainTables read_chain(int width, const std::vector<std::vector<RunRow>>& runs, std::vector<std::vector<int>> added,
+                       std::vector<int> gradients, std::vector<Int> advance_ns, std::vector<int> advance_peak) {
+    ChainFigures figures{width, {}, std::move(added), std::move(gradients), std::move(advance_ns),
+                         std::move(advance_peak)};
+    for (const auto& from_stage : runs) {
+        std::vector<ChainRun>& found = figures.runs.emplace_back();
+        for (const auto& [stop, kind, passing, alone_ns, alone_peak, rows] : from_stage) {
+            ChainRun& run = found.emplace_back(ChainRun{stop, kind, passing, alone_ns, alone_peak, {}});
+            for (const auto& [extra, again, kept, backward, forward] : rows) {
+                run.options.push_back({extra, again, kept, backward, forward});
+            }
+        }
+    }
+    return ChainTables(std::move(figures));
+}
+
+void bind_chain(py::module_& m) {
+    py::class_<ChainStep>(m, "ChainStep")
+        .def_readonly("run", &ChainStep::run)
+        .def_readonly("option", &ChainStep::option)
+        .def_readonly("split", &ChainStep::split)
+        .def_readonly("later", &ChainStep::later)
+        .def_readonly("later_slot", &ChainStep::later_slot)
+        .def_readonly("earlier", &ChainStep::earlier)
+        .def_readonly("earlier_slot", &ChainStep::earlier_slot);
+    py::class_<ChainTables> tables(m, "ChainTables");
+    tables.def(py::init(&read_chain))
+        .def_property_readonly("first_row", &ChainTables::first_row)
+        .def("times", [](const ChainTables& chain, int row) { return to_ints(chain.times(row)); })
+        .def("step", &ChainTables::step);
+    tables.attr("NEVER") = py::int_(ChainTables::NEVER);
+}
+
+void raise_solver_error(const std::string& text) {
+    PyErr_SetString(py::module_::import("rematpass.errors").attr("SolverError").ptr(), text.c_str());
+}
+
 }  // namespace
 }  // namespace remat
 
@@ -195,13 +313,21 @@ PYBIND11_MODULE(_core, m) {
         try {
             if (raised) std::rethrow_exception(raised);
         } catch (const remat::Unavailable& error) {
-            const std::string text =
-                "value " + std::to_string(error.value) + " is needed, was not kept, and must not be recomputed";
-            PyErr_SetString(py::module_::import("rematpass.errors").attr("SolverError").ptr(), text.c_str());
+            const std::string value = "value " + std::to_string(error.value);
+            remat::raise_solver_error(value + " is needed, was not kept, and must not be recomputed");
+        } catch (const remat::Unsolvable& error) {
+            remat::raise_solver_error(error.why);
         }
     });
     remat::bind_program(m);
     remat::bind_half(m);
     remat::bind_recorder(m);
     remat::bind_moves(m);
+    remat::bind_closures(m);
+    remat::bind_chain(m);
+    m.def("work_done", [] {
+        const remat::Work& work = remat::work_done();
+        return std::tuple(work.cuts, work.arcs, work.ways);
+    });
+    remat::bind_moments(m);
 }

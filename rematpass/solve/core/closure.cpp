@@ -1,0 +1,174 @@
+#include "closure.hpp"
+
+#include <algorithm>
+#include <map>
+
+#include "flow.hpp"
+#include "work.hpp"
+
+namespace remat {
+
+namespace {
+
+// A size times a price.
+using Wide = unsigned __int128;
+
+// All that may be kept together stays below this, so that "infinite" is never the cheaper way.
+constexpr Int MOST_KEPT = MAX_CAPACITY / 4;
+
+struct Capacities {
+    std::vector<Int> keep, again;
+};
+
+// In whole units: exact where products of sizes and prices fit, else rounded to the nearest power of two.
+Capacities find_capacities(const ClosureProblem& problem, const Price& price) {
+    const Int spent = price ? price->second : 1, saved = price ? price->first : 0;
+    Wide total = 0;
+    for (Int bytes : problem.keep_bytes) total += static_cast<Wide>(bytes) * static_cast<Wide>(spent);
+    int shift = 0;
+    while ((total >> shift) >= static_cast<Wide>(MOST_KEPT - problem.count())) ++shift;
+    const Wide unit = Wide{1} << shift;
+    Capacities found;
+    Int limit = 1;  // more than keeping everything
+    for (Int bytes : problem.keep_bytes) {
+        found.keep.push_back(static_cast<Int>((static_cast<Wide>(bytes) * static_cast<Wide>(spent) + unit - 1) >> shift));
+        limit += found.keep.back();
+    }
+    for (int v = 0; v < problem.count(); ++v) {
+        const Wide exact = (static_cast<Wide>(problem.recompute_ns[v]) * static_cast<Wide>(saved) + unit / 2) >> shift;
+        const Int priced = exact > static_cast<Wide>(limit) ? limit : static_cast<Int>(exact);
+        const Int again = price ? priced : (problem.recompute_ns[v] > 0 ? limit : 0);
+        // The same in every solution; many together would pass for infinite.
+        found.again.push_back(problem.is_forced[v] ? 0 : again);
+        if (!problem.may_keep[v]) found.keep[v] = MAX_CAPACITY;
+        if (!problem.may_recompute[v]) found.again[v] = MAX_CAPACITY;
+    }
+    return found;
+}
+
+// The network over the open variables; fixed ones are merged into the source, closed ones into the sink. Variables are
+// numbered a(0..n-1), r(0..n-1).
+class Network {
+public:
+    Network(int count, const Closure* upper, const Closure* lower) : count_(count), node_(2 * count, OPEN) {
+        for (int v = 0; v < count; ++v) {
+            place(v, upper && upper->available[v], !lower || lower->available[v]);
+            place(count + v, upper && upper->recomputed[v], !lower || lower->recomputed[v]);
+        }
+    }
+
+    int a(int v) const { return v; }
+    int r(int v) const { return count_ + v; }
+    int source() const { return 2 * count_; }
+    int sink() const { return 2 * count_ + 1; }
+
+    void add(int tail, int head, Int capacity) {
+        const int from = node(tail), to = node(head);
+        const bool is_useful = from != to && to != SOURCE && from != SINK && !(from == SOURCE && to == SINK);
+        if (is_useful && capacity) arcs_.push_back({from, to, capacity});
+    }
+
+    // Per variable, whether it is 1.
+    std::vector<char> cut() {
+        ++work_done().cuts;
+        work_done().arcs += static_cast<Int>(arcs_.size());
+        const std::vector<char> side = minimum_cut(next_, arcs_, SOURCE, SINK);
+        std::vector<char> found(2 * count_);
+        for (int x = 0; x < 2 * count_; ++x) found[x] = node_[x] == SOURCE || (node_[x] > SINK && side[node_[x]]);
+        return found;
+    }
+
+private:
+    static constexpr int SOURCE = 0, SINK = 1, OPEN = -1;
+
+    void place(int x, bool is_fixed, bool is_open) {
+        if (is_fixed) node_[x] = SOURCE;
+        else if (!is_open) node_[x] = SINK;
+    }
+
+    int node(int x) {
+        if (x == source()) return SOURCE;
+        if (x == sink()) return SINK;
+        if (node_[x] == OPEN) node_[x] = next_++;
+        return node_[x];
+    }
+
+    const int count_;
+    std::vector<int> node_;
+    std::vector<Arc> arcs_;
+    int next_ = SINK + 1;
+};
+
+}  // namespace
+
+void ClosureProblem::find_forced() {
+    is_forced.assign(count(), false);
+    for (int v = 0; v < count(); ++v) is_forced[v] = wanted[v] && !may_keep[v];
+    std::vector<std::pair<int, int>> inner;
+    for (const auto& [tail, head] : arcs) {
+        if (!may_keep[tail] && !may_keep[head]) inner.emplace_back(tail, head);
+    }
+    std::sort(inner.rbegin(), inner.rend());
+    for (const auto& [tail, head] : inner) is_forced[head] |= is_forced[tail];
+}
+
+Closure ClosureProblem::solve(const Price& price, const Closure* upper, const Closure* lower) const {
+    const Capacities capacities = find_capacities(*this, price);
+    Network network(count(), upper, lower);
+    for (int v = 0; v < count(); ++v) {
+        if (wanted[v]) network.add(network.source(), network.a(v), MAX_CAPACITY);
+        network.add(network.a(v), network.r(v), capacities.keep[v]);
+        network.add(network.r(v), network.sink(), capacities.again[v]);
+        network.add(network.r(v), network.a(v), MAX_CAPACITY);
+    }
+    for (const auto& [tail, head] : arcs) network.add(network.r(tail), network.a(head), MAX_CAPACITY);
+    const std::vector<char> side = network.cut();
+    return measure({side.begin(), side.begin() + count()}, {side.begin() + count(), side.end()});
+}
+
+Closure ClosureProblem::measure(std::vector<char> available, std::vector<char> recomputed) const {
+    Closure closure{std::move(available), std::move(recomputed)};
+    for (int v = 0; v < count(); ++v) {
+        if (closure.available[v] && !closure.recomputed[v]) closure.kept_bytes += keep_bytes[v];
+        if (closure.recomputed[v]) closure.extra_ns += recompute_ns[v];
+    }
+    return closure;
+}
+
+std::vector<Closure> ClosureProblem::fill_between(const Closure& upper, const Closure& lower, int most) const {
+    std::vector<char> is_changed(count());
+    std::vector<int> leader(count());
+    for (int v = 0; v < count(); ++v) {
+        is_changed[v] = (lower.recomputed[v] && !upper.recomputed[v]) || (lower.available[v] && !upper.available[v]);
+        leader[v] = v;
+    }
+    const auto find = [&](int v) {
+        while (leader[v] != v) v = leader[v] = leader[leader[v]];
+        return v;
+    };
+    for (const auto& [tail, head] : arcs) {
+        if (!is_changed[tail] || !is_changed[head] || !lower.recomputed[tail]) continue;
+        const int one = find(tail), other = find(head);
+        leader[std::max(one, other)] = std::min(one, other);  // a part is named by its first value
+    }
+    std::map<int, std::vector<int>> parts;
+    for (int v = 0; v < count(); ++v) {
+        if (is_changed[v]) parts[find(v)].push_back(v);
+    }
+    const int total = static_cast<int>(parts.size());
+    const int group = most ? (total + most - 1) / most : 1;
+    std::vector<Closure> filled;
+    Closure now = upper;
+    int moved = 0;
+    for (const auto& [_, members] : parts) {
+        if (++moved == total) break;  // that would be `lower`
+        for (int v : members) {
+            now.available[v] = lower.available[v];
+            now.recomputed[v] = lower.recomputed[v];
+        }
+        if (moved % group == 0) filled.push_back(measure(now.available, now.recomputed));
+    }
+    return filled;
+}
+
+}  // namespace remat

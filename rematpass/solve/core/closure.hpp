@@ -1,0 +1,39 @@
+// Which values to keep and which to recompute at one price of memory, by a minimum cut: see closure.py.
+//
+// In: values, what keeping and computing them costs, who reads whom. Out: `Closure`. Never looks at the order.
+#pragma once
+
+#include <optional>
+#include <utility>
+#include <vector>
+
+#include "program.hpp"
+
+namespace remat {
+
+// One solution, per value; what it keeps is available and not recomputed.
+struct Closure {
+    std::vector<char> available, recomputed;
+    Int kept_bytes = 0, extra_ns = 0;
+};
+
+// Bytes saved for time spent; nothing for "at any price".
+using Price = std::optional<std::pair<Int, Int>>;
+
+// Fields as in `ClosureProblem` of closure.py.
+struct ClosureProblem {
+    std::vector<Int> keep_bytes, recompute_ns;
+    std::vector<char> wanted, may_keep, may_recompute;
+    std::vector<std::pair<int, int>> arcs;
+    std::vector<char> is_forced;  // every solution recomputes it
+
+    int count() const { return static_cast<int>(keep_bytes.size()); }
+    void find_forced();
+    // What the neighbours decided alike is contracted: `upper`'s sets are in, what `lower` leaves out is out.
+    Closure solve(const Price& price, const Closure* upper, const Closure* lower) const;
+    // Solutions strictly between two neighbours of the hull, by moving parts that no arc connects one by one.
+    std::vector<Closure> fill_between(const Closure& upper, const Closure& lower, int most) const;
+    Closure measure(std::vector<char> available, std::vector<char> recomputed) const;
+};
+
+}  // namespace remat
