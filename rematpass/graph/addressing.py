@@ -44,6 +44,7 @@ class Addressing:
     def __init__(self, images: Collection[fx.Node] = ()) -> None:
         self._images = images
         self._turns: dict[fx.Node, tuple[int, ...]] = {}
+        self._shapes: dict[fx.Node, list[int]] = {}
         self._names: dict[str, int] = {}
         self._places: dict[Way, int] = {STRAIGHT: 0}
 
@@ -82,8 +83,14 @@ class Addressing:
     def _read(self, node: fx.Node, operand: fx.Node) -> Way:
         name, turns = base_name(node.target), self._turns[operand]
         moved = node.args[:1] if name in _MOVING else node.args[1:2] if name in _PLACING else ()
-        times = None if operand in moved else _times_repeated(operand, node, _dimensions_behind(node, operand))
+        behind = 0 if operand in moved else _dimensions_behind(node, operand)
+        times = None if operand in moved else _times_repeated(self._shape(operand), self._shape(node), behind)
         return ((*turns, self._number(node.name)), 1) if times is None else (turns, times)
+
+    def _shape(self, node: fx.Node) -> list[int]:
+        if node not in self._shapes:
+            self._shapes[node] = _shape(node)
+        return self._shapes[node]
 
     def _number(self, name: str) -> int:
         return self._names.setdefault(name, len(self._names))
@@ -103,13 +110,13 @@ def _shape(node: fx.Node) -> list[int]:
     return [concrete(size) for size in tensor.shape] if isinstance(tensor, torch.Tensor) else []
 
 
-def _times_repeated(operand: fx.Node, reader: fx.Node, behind: int) -> int | None:
-    """How often the reader goes through all of its operand; None where it does not follow its elements.
+def _times_repeated(operand: Sequence[int], into: Sequence[int], behind: int) -> int | None:
+    """How often a reader of shape `into` goes through all of its operand; None where it does not follow its elements.
 
     Elements repeated on the spot, as a mean is in its row, do not count: a mean read once per row and again once per
     element of the row is one load.
     """
-    into, shape = _shape(reader), [*_shape(operand), *[1] * behind]
+    shape = [*operand, *[1] * behind]
     shape = [1] * (len(into) - len(shape)) + shape
     if len(shape) != len(into) or any(a not in (1, b) for a, b in zip(shape, into, strict=True)):
         return None

@@ -65,6 +65,7 @@ def collect_constraints(
     ops = {op.name: op for op in declared}
     mutated = set(joint.mutated_inputs)
     exactness = Exactness(joint, facts)
+    effects = [never_again_reason(node, ops) for node in joint.nodes]
     safety: list[str | None] = []
     for i, node in enumerate(joint.nodes):
         value = facts.values[i]
@@ -72,12 +73,13 @@ def collect_constraints(
             unsafe = safety[value.inputs[0]]
         else:
             reads_mutated = any(facts.values[u].root in mutated for u in value.inputs)
-            unsafe = _safety_reason(node, value.kind, reads_mutated, ops) or exactness.reason(i)
+            unsafe = _safety_reason(node, value.kind, reads_mutated, effects[i]) or exactness.reason(i)
         safety.append(unsafe)
         exactness.note(i, is_fixed=unsafe is not None and value.kind is not Kind.VIEW)
     for i, unsafe in enumerate(safety):
         _check_possible(pins.again.get(i), facts.values[i].name, unsafe, joint.nodes[i])
-    return _combine(joint, facts, safety, pins, ops)
+    has_effects = tuple(reason is not None for reason in effects)
+    return _combine(joint, facts, safety, pins, ops, has_effects)
 
 
 @dataclass(frozen=True)
@@ -143,7 +145,14 @@ def _check_possible(pin: str | None, name: str, unsafe: str | None, node: torch_
         )
 
 
-def _combine(joint: JointProgram, facts: Facts, safety: list[str | None], pins: _Pins, ops: Declared) -> Constraints:
+def _combine(
+    joint: JointProgram,
+    facts: Facts,
+    safety: list[str | None],
+    pins: _Pins,
+    ops: Declared,
+    has_effects: tuple[bool, ...],
+) -> Constraints:
     no_recompute: list[str | None] = []
     no_keep: list[str | None] = []
     for i, node in enumerate(joint.nodes):
@@ -164,7 +173,7 @@ def _combine(joint: JointProgram, facts: Facts, safety: list[str | None], pins: 
         wishes=tuple(pins.wishes.get(i) for i in range(len(safety))),
         unknown_ops=tuple(sorted(unknown.items())),
         pinned=frozenset(i for i in pins.saved if safety[i] is None),
-        has_effects=tuple(never_again_reason(node, ops) is not None for node in joint.nodes),
+        has_effects=has_effects,
     )
 
 
@@ -191,12 +200,11 @@ def _matches(glob: str, joint: JointProgram, facts: Facts) -> list[int]:
     return found
 
 
-def _safety_reason(node: torch_compat.Node, kind: Kind, reads_mutated: bool, ops: Declared) -> str | None:
+def _safety_reason(node: torch_compat.Node, kind: Kind, reads_mutated: bool, effect: str | None) -> str | None:
     if kind is Kind.SYMBOL:
         return "a size; kept as a scalar at no cost"
-    reason = never_again_reason(node, ops)
-    if reason is not None:
-        return reason
+    if effect is not None:
+        return effect
     if torch_compat.is_must_be_in_forward(node):
         return "must run in the forward"
     if reads_mutated and kind is not Kind.VIEW:

@@ -75,6 +75,7 @@ def base_name(target: object) -> str:
     return str(getattr(target, "__name__", target))
 
 
+@cache
 def is_builtin(target: OpOverload) -> bool:
     """Whether schema and tags describe the operator truthfully: torch's own do, a custom one need not."""
     return target.namespace in BUILTIN_NAMESPACES
@@ -82,7 +83,12 @@ def is_builtin(target: OpOverload) -> bool:
 
 def is_random(node: fx.Node) -> bool:
     """Whether the operator may draw from a generator."""
-    return isinstance(node.target, OpOverload) and torch.Tag.nondeterministic_seeded in node.target.tags
+    return isinstance(node.target, OpOverload) and _may_draw(node.target)
+
+
+@cache
+def _may_draw(target: OpOverload) -> bool:
+    return torch.Tag.nondeterministic_seeded in target.tags
 
 
 def is_symbol(node: fx.Node) -> bool:

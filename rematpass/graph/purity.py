@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import operator
 from collections.abc import Mapping
+from functools import cache
 
 import torch
 from torch import fx
@@ -35,11 +36,10 @@ def never_again_reason(node: fx.Node, declared: Declared) -> str | None:
     """Why this result must not be computed again, whatever anybody wishes; None where it may."""
     if node.op != "call_function" or is_symbol(node) or node.target is operator.getitem:
         return None
-    if isinstance(node.target, HigherOrderOperator):
-        return _higher_order_reason(node, declared)
-    if not isinstance(node.target, OpOverload):
-        return None
-    return _target_reason(node.target, declared) or _random_reason(node)
+    target = node.target
+    if isinstance(target, OpOverload):
+        return _target_reason(target) or _custom_reason(target, declared) or _random_reason(node)
+    return _higher_order_reason(node, declared) if isinstance(target, HigherOrderOperator) else None
 
 
 def unknown_op(node: fx.Node, declared: Declared) -> str | None:
@@ -75,14 +75,22 @@ def _declared_reason(declaration: DeclaredOp | None, what: str) -> str | None:
     return None if declaration.is_pure else f"{what} is not declared pure"
 
 
-def _target_reason(target: OpOverload, declared: Declared) -> str | None:
+def _custom_reason(target: OpOverload, declared: Declared) -> str | None:
+    if is_builtin(target):
+        return None
+    name = str(target._schema.name)
+    return _declared_reason(declared.get(name), name)
+
+
+@cache
+def _target_reason(target: OpOverload) -> str | None:
+    """What the schema and the tags say."""
     if target.namespace in _COLLECTIVE_NAMESPACES:
         return "a collective must run as often on every rank"
     if target._schema.is_mutable:
         return f"{base_name(target)} writes to its input"
     if not is_builtin(target):
-        name = str(target._schema.name)
-        return _declared_reason(declared.get(name), name)
+        return None
     tags = target.tags
     if torch.Tag.data_dependent_output in tags:
         return f"the result of {base_name(target)} leaves the graph"

@@ -17,14 +17,14 @@ from __future__ import annotations
 import heapq
 import math
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import cached_property
 
 import numpy as np
 
 from . import _core
-from ._core import Closure
-from .closure import ClosureProblem, closure_near
+from ._core import Closure, ClosureProblem
+from .closure import closure_near
 from .flow import BoolArray, IntArray
 from .frontier import closure_problem
 from .program import Kind, Program
@@ -39,10 +39,9 @@ _UNPAID = (Kind.INPUT, Kind.SYMBOL)
 
 @dataclass(frozen=True)
 class Bound:
-    """Lower bounds for a program. `from_inputs` marks values made anywhere from graph inputs at no cost."""
+    """Lower bounds for a program."""
 
     program: Program
-    from_inputs: tuple[bool, ...]
 
     def extra_ns_at(self, budget_bytes: int | None, moments: Iterable[int] = ()) -> float:
         """Least extra time in ns of any plan whose peak fits the budget.
@@ -117,7 +116,7 @@ class Bound:
     @cached_property
     def _whole(self) -> tuple[ClosureProblem, list[int]]:
         """The closure over all forward values for the whole backward; its values by index."""
-        return whole_problem(self.program, self.from_inputs)
+        return whole_problem(self.program)
 
     @cached_property
     def _place(self) -> IntArray:
@@ -149,16 +148,16 @@ class Bound:
         wanted[self._places(needed)] = True
         held = self._places([program.root[u] for u in program.inputs[k]])
         held = held[self._may_be_there[held]]
-        may_recompute = problem.may_recompute.copy()
+        may_recompute = problem.may_recompute
         may_recompute[held], wanted[held] = False, True
-        return replace(problem, may_keep=self._may_be_there, may_recompute=may_recompute, wanted=wanted)
+        return problem.with_sides(wanted, self._may_be_there, may_recompute)
 
     def _least(self, problem: ClosureProblem, budget_bytes: int | None, forced_bytes: int) -> float:
         room = None if budget_bytes is None else budget_bytes - self.fixed_bytes - forced_bytes
         if room is not None:  # what is kept is a sum of sizes, and what is spent one of durations
-            room -= room % max(1, math.gcd(*problem.keep_bytes.tolist()))
+            room -= room % problem.keep_unit
         upper, lower = closure_near(problem, room)
-        step = max(1, math.gcd(*problem.recompute_ns.tolist()))
+        step = problem.recompute_unit
         return float(math.ceil(interpolate(upper, lower, room) / step - ROUNDING) * step)
 
 
@@ -172,12 +171,12 @@ def interpolate(upper: Closure, lower: Closure, room_bytes: int | None) -> float
     return upper.extra_ns + share * (lower.extra_ns - upper.extra_ns)
 
 
-def whole_problem(program: Program, from_inputs: Sequence[bool]) -> tuple[ClosureProblem, list[int]]:
+def whole_problem(program: Program) -> tuple[ClosureProblem, list[int]]:
     """The closure over all forward values for the whole backward; its values by index."""
     wanted = {u for v in range(len(program)) if program.is_backward[v] for u in program.needs[v]}
     wanted |= {v for v in program.backward_outputs if not program.is_backward[v]}
-    scope = [v for v in range(len(program)) if is_forward_side(program, v) and not from_inputs[v]]
-    return closure_problem(program, scope, wanted, (), from_inputs)
+    scope = [v for v in range(len(program)) if is_forward_side(program, v)]
+    return closure_problem(program, scope, wanted, ())
 
 
 def is_forward_side(program: Program, v: int) -> bool:

@@ -32,10 +32,13 @@ EXACT_SLOTS = 2048
 ROUNDING_SHARE = 0.1
 
 
-def _rounding(sizes: list[int], slot: int) -> float:
-    """Bytes by which sizes are off when counted in slots."""
-    values = np.array(sizes, dtype=np.float64)
-    return float(np.abs(values - np.rint(values / slot) * slot).sum())
+def _rounding(sizes: Sequence[int], slots: Sequence[int]) -> IntArray:
+    """Bytes by which sizes are off when counted in slots, per slot."""
+    values, counts = np.unique(np.array(sizes, dtype=np.int64), return_counts=True)
+    sized = np.array(slots, dtype=np.int64)[:, None]
+    rest = values % sized
+    off: IntArray = np.minimum(rest, sized - rest) @ counts
+    return off
 
 
 @dataclass(frozen=True)
@@ -167,8 +170,8 @@ class Chain:
         slot = 1
         for count in (SLOTS, 2 * SLOTS, 4 * SLOTS):
             slots = [max(1, -(-top // c)) for c in range(count * 3 // 4, count * 5 // 4)]
-            slot = min(slots, key=lambda size: _rounding(held, size))
-            if _rounding(always, slot) <= ROUNDING_SHARE * least:
+            slot = slots[int(_rounding(held, slots).argmin())]
+            if _rounding(always, [slot])[0] <= ROUNDING_SHARE * least:
                 break
         return slot
 

@@ -11,39 +11,7 @@ Tarjan 1989).
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from functools import cached_property
-
-from . import _core
-from ._core import Closure
-from .flow import BoolArray, IntArray
-
-
-@dataclass(frozen=True)
-class ClosureProblem:
-    """Values 0..n-1 that may be kept or recomputed; what is always available (graph inputs) is left out.
-
-    Attributes:
-        keep_bytes: cost of keeping, per value.
-        recompute_ns: cost of recomputing, per value.
-        wanted: per value, the backward reads it.
-        may_keep, may_recompute: per value; at least one must hold for every value that can be needed.
-        tails, heads: arcs v -> u: recomputing v reads u, u < v.
-    """
-
-    keep_bytes: IntArray
-    recompute_ns: IntArray
-    wanted: BoolArray
-    may_keep: BoolArray
-    may_recompute: BoolArray
-    tails: IntArray
-    heads: IntArray
-
-    @cached_property
-    def core(self) -> _core.ClosureProblem:
-        """The same in the compiled core."""
-        sides = (self.wanted, self.may_keep, self.may_recompute)
-        return _core.ClosureProblem(self.keep_bytes, self.recompute_ns, *sides, self.tails, self.heads)
+from ._core import Closure, ClosureProblem
 
 
 def closure_near(problem: ClosureProblem, room_bytes: int | None) -> tuple[Closure, Closure]:
@@ -90,7 +58,7 @@ def fill_between(
     since both ends are optimal at one price, each part lies on the line between them. Parts of early values move first:
     their kept bytes would live longest. With `most`, parts move in groups so that no more solutions come out.
     """
-    return tuple(problem.core.fill_between(upper, lower, most or 0))
+    return tuple(problem.fill_between(upper, lower, most or 0))
 
 
 def _between(problem: ClosureProblem, upper: Closure, lower: Closure, resolution: int | None) -> list[Closure]:
@@ -131,4 +99,4 @@ def _solve(
 
     What the neighbours decided alike is contracted: `upper`'s sets are in, what `lower` leaves out is out.
     """
-    return problem.core.solve(price, upper, lower)
+    return problem.solve(price, upper, lower)

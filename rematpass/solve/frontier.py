@@ -6,14 +6,14 @@ In: a `Program` and its `Stages`. Out: a `StageModel` per stage, equal stages co
 from __future__ import annotations
 
 import itertools
-from collections.abc import Container, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 
 import numpy as np
 
-from ._core import Closure
-from .closure import ClosureProblem, fill_between, sweep_closures
+from ._core import Closure, ClosureProblem
+from .closure import fill_between, sweep_closures
 from .liveness import find_lives, local_peak
 from .order import Recorder, must_keep
 from .program import Decision, Kind, Program
@@ -146,7 +146,6 @@ class _Scope:
     """One stage with what surrounds it. `members` lists every value in a canonical order, for translation."""
 
     program: Program
-    from_inputs: tuple[bool, ...]
     forward: tuple[int, ...]
     backward: tuple[int, ...]
     before: frozenset[int]
@@ -167,7 +166,7 @@ class _Scope:
         """What it reads from outside itself and its boundaries: taken to be at hand."""
         program, inside = self.program, frozenset(self.forward)
         reads = {u for v in (*self.forward, *self.backward) for u in program.inputs[v] if not program.is_backward[u]}
-        return set(_held(program, reads, inside, self.from_inputs)) - inside
+        return set(program.core.held_values(list(reads), self.forward)) - inside
 
     @classmethod
     def of(
@@ -187,7 +186,6 @@ class _Scope:
         members, signature = _canonical(program, forward, backward, before, after, leaving | (set(forward) & returned))
         return cls(
             program=program,
-            from_inputs=stages.from_inputs,
             forward=forward,
             backward=backward,
             before=before,
@@ -237,14 +235,13 @@ def _model(scope: _Scope, kind: int) -> StageModel:
 
 def _kept_sets(scope: _Scope) -> list[tuple[int, ...]]:
     """Kept sets of the stage's closures, from fastest to smallest."""
-    mine = [v for v in scope.forward if not scope.from_inputs[v]]
-    problem, values = closure_problem(scope.program, mine, scope.wanted, scope.before | scope.after, scope.from_inputs)
+    free = scope.before | scope.after
+    problem, values = closure_problem(scope.program, scope.forward, scope.wanted, free)
     hull = sweep_closures(problem, HULL_RESOLUTION)
     closures: list[Closure] = []
     for upper, lower in itertools.pairwise(hull):
         closures += [upper, *fill_between(problem, upper, lower)]
     closures.append(hull[-1])
-    free = scope.before | scope.after
     return [tuple(v for v in (values[i] for i in np.flatnonzero(c.kept).tolist()) if v not in free) for c in closures]
 
 
@@ -257,56 +254,16 @@ def _thin(kept_sets: list[tuple[int, ...]]) -> list[tuple[int, ...]]:
 
 
 def closure_problem(
-    program: Program, scope: Sequence[int], wanted: Iterable[int], free: Iterable[int], from_inputs: Sequence[bool]
+    program: Program, scope: Iterable[int], wanted: Iterable[int], free: Iterable[int]
 ) -> tuple[ClosureProblem, list[int]]:
     """The closure over the values in `scope` and those in `free`, whose keeping costs nothing.
 
-    Keeping an output of the forward is free as well: the caller holds it. What `from_inputs` marks is always there.
+    Keeping an output of the forward is free as well: the caller holds it. What is made from inputs is always there.
 
     Returns:
         The problem and the value behind each of its indices.
     """
-    free = frozenset(free) | frozenset(program.root[v] for v in program.forward_outputs)
-    values = sorted(v for v in {*scope, *free} if _is_paid(program, v) and not from_inputs[v])
-    place = {v: i for i, v in enumerate(values)}
-    reads = [_held(program, program.inputs[v], place, from_inputs) for v in values]
-    arcs = [(i, place[u]) for i, found in enumerate(reads) for u in found if u in place]
-    is_closed = [all(u in place for u in found) for found in reads]
-    may_keep = [(program.may_keep[v] or v in free) and program.in_forward[v] for v in values]
-    # What must not be kept has to be computed, also from another stage's values: these are taken to be at hand.
-    is_possible = [closed or not kept for closed, kept in zip(is_closed, may_keep, strict=True)]
-    may_recompute = [program.may_recompute[v] and possible for v, possible in zip(values, is_possible, strict=True)]
-    problem = ClosureProblem(
-        keep_bytes=np.array([0 if v in free else program.size_bytes[v] for v in values], dtype=np.int64),
-        recompute_ns=np.array([program.duration_ns[v] * program.in_forward[v] for v in values], dtype=np.int64),
-        wanted=_mask(len(values), (place[v] for v in wanted if v in place)),
-        may_keep=np.array(may_keep, dtype=bool),
-        may_recompute=np.array(may_recompute, dtype=bool),
-        tails=np.array([t for t, _ in arcs], dtype=np.int64),
-        heads=np.array([h for _, h in arcs], dtype=np.int64),
-    )
-    return problem, values
-
-
-def _held(program: Program, reads: Iterable[int], inside: Container[int], from_inputs: Sequence[bool]) -> list[int]:
-    """What must be at hand for `reads`: a view from outside is made again for nothing where its base is."""
-    held: dict[int, None] = {}
-    stack = list(reads)
-    while stack:
-        u = stack.pop()
-        if not _is_paid(program, u) or from_inputs[u]:
-            continue
-        if program.kind[u] is Kind.VIEW and u not in inside:
-            stack.extend(program.inputs[u])
-        else:
-            held[u] = None
-    return list(held)
-
-
-def _mask(size: int, chosen: Iterable[int]) -> np.ndarray[tuple[int], np.dtype[np.bool_]]:
-    mask = np.zeros(size, dtype=bool)
-    mask[list(chosen)] = True
-    return mask
+    return program.core.closure_problem(list(scope), list(wanted), list(free))
 
 
 def _option(scope: _Scope, kept: tuple[int, ...], advance_peak_bytes: int, *, with_after: bool) -> StageOption:

@@ -16,7 +16,6 @@ from .order import make_decision
 from .program import Decision, Kind, Program, Schedule
 from .repair import Limits, Repaired, repair
 from .search import Effort, Frontier
-from .stages import made_from_inputs
 
 # Ops of stages and runs of stages modelled before the local search. On the published resnet50, half costs 22 % of the
 # extra time at 50 % of its memory; twice gains 4 to 8 % at 30 and 20 % and takes half a second more (2026-11).
@@ -187,7 +186,7 @@ class _Search:
         first = is_backward.index(True) if any(is_backward) else 0
         has_two_halves = first > 0 and all(is_backward[first:])
         self._program = _to_program(problem, is_backward, has_two_halves=has_two_halves)
-        self._bound = Bound(self._program, tuple(made_from_inputs(self._program)))
+        self._bound = Bound(self._program)
         self._frontier: Frontier | None = None
         if has_two_halves:
             seconds = max(0.0, stop - time.monotonic())

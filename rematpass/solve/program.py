@@ -136,6 +136,17 @@ class Program:
         return tuple(kind not in (Kind.INPUT, Kind.SYMBOL) for kind in self.kind)
 
     @cached_property
+    def from_inputs(self) -> tuple[bool, ...]:
+        """Per op, made anywhere from graph inputs at no cost: masks, positions, casts of weights. Never kept."""
+        simple = (Kind.INPUT, Kind.SYMBOL, Kind.VIEW, Kind.POINTWISE)
+        result: list[bool] = []
+        for v, kind in enumerate(self.kind):
+            is_free = kind in simple[:2] or (self.may_recompute[v] and not self.duration_ns[v])
+            may = kind in simple and not self.is_backward[v] and is_free
+            result.append(may and all(result[u] for u in self.inputs[v]))
+        return tuple(result)
+
+    @cached_property
     def figures(self) -> tuple[int, ...]:
         """Per op, a number for all that is not structure: ops of equal numbers and neighbours are interchangeable."""
         of_roots = [self.size_bytes[r] for r in self.root]

@@ -18,10 +18,10 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cached_property
 
-from ._core import Closure
+from ._core import Closure, ClosureProblem
 from .bound import Bound, values_of, whole_problem
 from .chain import Chain
-from .closure import ClosureProblem, fill_between, sweep_closures
+from .closure import fill_between, sweep_closures
 from .descent import Box, FrontierPoint, PlanList, descend
 from .frontier import Modeller, Passing, StageRun
 from .ladder import Ladder, squeeze
@@ -111,8 +111,8 @@ class Frontier:
         self._points: dict[tuple[int, ...], FrontierPoint] = {}
         self.is_complete = True
         self._stages = find_stages(program)
-        self.bound = Bound(program, self._stages.from_inputs)
-        problem, self._values = whole_problem(program, self._stages.from_inputs)
+        self.bound = Bound(program)
+        problem, self._values = whole_problem(program)
         self._hull = _whole_hull(problem)
         self.fastest = self.smallest = self._simulate(self._whole(0))
         self._nest = _Nest(program, self._stages, self._solve_chain())

@@ -46,7 +46,6 @@ class Stages:
         boundary: per stage, the values it reads from earlier stages (no graph inputs).
         stage_of: per op, its stage; -1 for inputs.
         backward_stage_of: per backward op, the stage whose backward it runs in; -1 for others.
-        from_inputs: per op, made anywhere from graph inputs at no cost: never kept, never part of a boundary.
     """
 
     forward: tuple[tuple[int, ...], ...]
@@ -54,7 +53,6 @@ class Stages:
     boundary: tuple[tuple[int, ...], ...]
     stage_of: tuple[int, ...]
     backward_stage_of: tuple[int, ...]
-    from_inputs: tuple[bool, ...]
 
     def __len__(self) -> int:
         return len(self.forward)
@@ -69,25 +67,8 @@ def find_stages(program: Program, max_stages: int = MAX_STAGES) -> Stages:
     ]
     place = {v: p for p, v in enumerate(order)}
     last = _last_forward_use(program, order, place)
-    from_inputs = made_from_inputs(program)
     produced = np.cumsum([0, *(program.size_bytes[v] for v in order)])
-    return _assemble(
-        program, order, _choose_cuts(_crossing(program, order, place, last, from_inputs), produced, max_stages)
-    )
-
-
-def _is_free(program: Program, value: int) -> bool:
-    return program.may_recompute[value] and program.duration_ns[value] == 0
-
-
-def made_from_inputs(program: Program) -> list[bool]:
-    """Values that generated code makes anywhere from graph inputs at no cost: masks, positions, casts of weights."""
-    simple = (Kind.INPUT, Kind.SYMBOL, Kind.VIEW, Kind.POINTWISE)
-    result: list[bool] = []
-    for v, kind in enumerate(program.kind):
-        may = kind in simple and not program.is_backward[v] and (_is_free(program, v) or kind in simple[:2])
-        result.append(may and all(result[u] for u in program.inputs[v]))
-    return result
+    return _assemble(program, order, _choose_cuts(_crossing(program, order, place, last), produced, max_stages))
 
 
 def _last_forward_use(program: Program, order: list[int], place: dict[int, int]) -> dict[int, int]:
@@ -100,14 +81,12 @@ def _last_forward_use(program: Program, order: list[int], place: dict[int, int])
     return last
 
 
-def _crossing(
-    program: Program, order: list[int], place: dict[int, int], last: dict[int, int], from_inputs: list[bool]
-) -> Places:
+def _crossing(program: Program, order: list[int], place: dict[int, int], last: dict[int, int]) -> Places:
     """crossing[p] = bytes made before place p and read at or after it, skip connections left out."""
     delta = np.zeros(len(order) + 1, dtype=np.int64)
     longest = max(SKIP_OPS, int(len(order) * SKIP_SHARE))
     for r, end in last.items():
-        if end - place[r] <= longest and not from_inputs[r]:
+        if end - place[r] <= longest and not program.from_inputs[r]:
             delta[place[r] + 1] += program.size_bytes[r]
             delta[end + 1] -= program.size_bytes[r]
     crossing = np.cumsum(delta[:-1])
@@ -155,8 +134,7 @@ def _assemble(program: Program, order: list[int], cuts: list[int]) -> Stages:
     of_backward = _backward_stages(program, stage_of, count)
     backward = _group(of_backward, count, list(program.is_backward))
     boundary = _boundaries(program, stage_of, of_backward, count)
-    from_inputs = tuple(made_from_inputs(program))
-    return Stages(forward, backward, boundary, tuple(stage_of), tuple(of_backward), from_inputs)
+    return Stages(forward, backward, boundary, tuple(stage_of), tuple(of_backward))
 
 
 def _place_backward_only(program: Program, stage_of: list[int]) -> None:
@@ -175,7 +153,7 @@ def _backward_stages(program: Program, stage_of: list[int], count: int) -> list[
     reads it. Values that many stages share (masks, skip connections) say nothing about the place of their readers.
     What an op returns stays with it.
     """
-    from_inputs = made_from_inputs(program)
+    from_inputs = program.from_inputs
     last_stage = _last_stages(program, stage_of)
     shared = max(2, int(count * SKIP_SHARE))
     result = [-1] * len(program)
@@ -222,7 +200,7 @@ def _boundaries(
         stage = of_backward[v] if program.is_backward[v] else stage_of[v]
         for u in program.inputs[v]:
             last[program.root[u]] = max(last[program.root[u]], stage)
-    from_inputs = made_from_inputs(program)
+    from_inputs = program.from_inputs
     crossing: list[list[int]] = [[] for _ in range(count)]
     for v, s in enumerate(stage_of):
         if s >= 0 and program.in_forward[v] and program.root[v] == v and not from_inputs[v]:

@@ -8,7 +8,6 @@ from scipy.sparse import coo_array
 from rematpass.solve import Problem, solve
 from rematpass.solve.bound import interpolate, whole_problem
 from rematpass.solve.closure import closure_near, fill_between
-from rematpass.solve.stages import made_from_inputs
 from tests.programs import Layer, layered
 
 
@@ -53,7 +52,7 @@ CASES = [
 @pytest.mark.parametrize("program", CASES)
 @pytest.mark.parametrize("share", [0.2, 0.5, 0.8])
 def test_the_bound_is_below_the_integer_programme_and_the_filled_hull_just_above(program, share):
-    problem, values = whole_problem(program, made_from_inputs(program))
+    problem, values = whole_problem(program)
     assert 60 <= len(values) <= 200
     fastest, _ = closure_near(problem, None)
     smallest, _ = closure_near(problem, 0)

@@ -13,7 +13,6 @@ from rematpass.solve.bound import Bound, interpolate
 from rematpass.solve.order import forward_sequence, make_decision
 from rematpass.solve.program import Kind, Schedule
 from rematpass.solve.search import Frontier
-from rematpass.solve.stages import made_from_inputs
 from tests.naive_simulator import naive_timeline
 from tests.programs import EXTERN, POINTWISE, Builder, Layer, layered
 from tests.strategies import programs, stacked_programs
@@ -45,7 +44,7 @@ def every_plan(program):
 
 
 def bound_of(program):
-    return Bound(program, tuple(made_from_inputs(program)))
+    return Bound(program)
 
 
 def backward_ops(program):

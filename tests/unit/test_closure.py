@@ -9,7 +9,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from rematpass.solve.closure import ClosureProblem, fill_between, sweep_closures
+from rematpass.solve._core import ClosureProblem
+from rematpass.solve.closure import fill_between, sweep_closures
 
 SIZES = st.sampled_from([0, 2**10, 2**12, 3 * 2**11, 2**14, 5000])
 QUICK = settings(deadline=None, max_examples=60, derandomize=True)

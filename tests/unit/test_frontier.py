@@ -19,7 +19,7 @@ def test_a_view_whose_base_is_a_view_of_an_earlier_stage_is_made_again_not_kept(
     y = b.add(EXTERN, left, size=8, ns=1)
     dy = b.add(EXTERN, b.tangent(8), left, size=100, ns=1)
     program = b.finish([y], [dy])
-    problem, _ = closure_problem(program, [chunks, left, y], [left], [wide], [False] * len(program))
+    problem, _ = closure_problem(program, [chunks, left, y], [left], [wide])
     assert (problem.may_keep | problem.may_recompute).all(), "each value can be had somehow"
 
 
@@ -58,7 +58,7 @@ def test_a_value_for_the_backward_alone_may_read_another_stages():
     helper = b.add(POINTWISE, elsewhere, choice, size=100, ns=1)
     dy = b.add(EXTERN, b.tangent(8), helper, size=100, ns=1)
     program = b.finish([y], [dy])
-    problem, values = closure_problem(program, [choice, y, helper], [helper], [wide], [False] * len(program))
+    problem, values = closure_problem(program, [choice, y, helper], [helper], [wide])
     assert (problem.may_keep | problem.may_recompute).all(), "each value can be had somehow"
     kept = [{values[i] for i in closure.kept.nonzero()[0].tolist()} for closure in sweep_closures(problem)]
     assert all(choice in found for found in kept)

@@ -32,7 +32,7 @@ def check_stages(program):
             for u in program.inputs[v]:
                 r = program.root[u]
                 is_earlier = 0 <= stages.stage_of[r] < s and not program.is_backward[r]
-                if is_earlier and program.in_forward[r] and not stages.from_inputs[r]:
+                if is_earlier and program.in_forward[r] and not program.from_inputs[r]:
                     assert r in boundary, f"stage {s}: op {v} reads {u} of stage {stages.stage_of[r]}"
         assert all(program.root[v] == v and stages.stage_of[v] < s for v in boundary)
         for v in stages.forward[s]:

@@ -36,31 +36,29 @@ Axis::Axis(const Program& of, Slice<int> forward, Slice<int> backward) : program
 
 // Who reads what, and the computation before each.
 void Axis::link() {
-    std::vector<int> last(program->count, -1);
+    std::vector<int> last(program->count, -1), last_reader(count(), -1);
     std::vector<std::pair<int, int>> readers, runs;
     before.assign(count(), -1);
     for (int i = 0; i < count(); ++i) {
         const int op = ops[i];
         for (int u : program->inputs[op]) {
             if (last[u] < 0) continue;
-            const bool is_new = readers.empty() || readers.back() != std::pair(last[u], i);
             reads_.append(last[u]);
-            if (is_new) readers.emplace_back(last[u], i);
+            if (last_reader[last[u]] != i) readers.emplace_back(last[u], i);
+            last_reader[last[u]] = i;
         }
         reads_.close();
         runs.emplace_back(op, i);
         before[i] = last[op];
         last[op] = i;
     }
-    std::vector<char> is_final(count(), false);
     for (const auto* outputs : {&program->forward_outputs, &program->backward_outputs}) {
         for (int v : *outputs) {
-            if (last[v] >= 0 && !is_final[last[v]]) readers.emplace_back(last[v], count());
-            if (last[v] >= 0) is_final[last[v]] = true;
+            if (last[v] < 0 || last_reader[last[v]] == count()) continue;
+            readers.emplace_back(last[v], count());
+            last_reader[last[v]] = count();
         }
     }
-    std::sort(readers.begin(), readers.end());
-    readers.erase(std::unique(readers.begin(), readers.end()), readers.end());
     readers_ = Rows<int>(readers, count());
     runs_ = Rows<int>(runs, program->count);
 }

@@ -171,4 +171,56 @@ std::vector<Closure> ClosureProblem::fill_between(const Closure& upper, const Cl
     return filled;
 }
 
+std::vector<int> held_values(const Program& program, Slice<int> reads, const std::vector<char>& is_inside) {
+    std::vector<int> held, stack(reads.begin(), reads.end());
+    while (!stack.empty()) {
+        const int u = stack.back();
+        stack.pop_back();
+        if (!program.is_paid(u) || program.from_inputs[u]) continue;
+        if (program.is_view(u) && !is_inside[u]) {
+            stack.insert(stack.end(), program.inputs[u].begin(), program.inputs[u].end());
+        } else {
+            held.push_back(u);
+        }
+    }
+    std::sort(held.begin(), held.end());
+    held.erase(std::unique(held.begin(), held.end()), held.end());
+    return held;
+}
+
+std::pair<ClosureProblem, std::vector<int>> closure_problem(
+    const Program& program, Slice<int> scope, Slice<int> wanted, Slice<int> free) {
+    std::vector<char> is_free(program.count, false), is_inside(program.count, false);
+    std::vector<int> place(program.count, -1), values;
+    for (int v : free) is_free[v] = true;
+    for (int v : program.forward_outputs) is_free[program.root[v]] = true;
+    for (int v : scope) is_inside[v] = true;
+    for (int v = 0; v < program.count; ++v) {
+        is_inside[v] = (is_inside[v] || is_free[v]) && program.is_paid(v) && !program.from_inputs[v];
+        if (!is_inside[v]) continue;
+        place[v] = static_cast<int>(values.size());
+        values.push_back(v);
+    }
+    ClosureProblem problem;
+    problem.wanted.assign(values.size(), false);
+    for (int v : wanted) {
+        if (place[v] >= 0) problem.wanted[place[v]] = true;
+    }
+    for (int v : values) {
+        bool is_closed = true;
+        for (int u : held_values(program, program.inputs[v], is_inside)) {
+            is_closed &= place[u] >= 0;
+            if (place[u] >= 0) problem.arcs.emplace_back(place[v], place[u]);
+        }
+        const bool may_keep = (program.may_keep[v] || is_free[v]) && program.in_forward[v];
+        problem.keep_bytes.push_back(is_free[v] ? 0 : program.size_bytes[v]);
+        problem.recompute_ns.push_back(program.in_forward[v] ? program.duration_ns[v] : 0);
+        problem.may_keep.push_back(may_keep);
+        // What must not be kept has to be computed, also from another stage's values: these are taken to be at hand.
+        problem.may_recompute.push_back(program.may_recompute[v] && (is_closed || !may_keep));
+    }
+    problem.find_forced();
+    return {std::move(problem), std::move(values)};
+}
+
 }  // namespace remat

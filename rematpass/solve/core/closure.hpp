@@ -28,6 +28,7 @@ struct ClosureProblem {
     std::vector<char> is_forced;  // every solution recomputes it
 
     int count() const { return static_cast<int>(keep_bytes.size()); }
+    // To be called once all else is set.
     void find_forced();
     // What the neighbours decided alike is contracted: `upper`'s sets are in, what `lower` leaves out is out.
     Closure solve(const Price& price, const Closure* upper, const Closure* lower) const;
@@ -35,5 +36,13 @@ struct ClosureProblem {
     std::vector<Closure> fill_between(const Closure& upper, const Closure& lower, int most) const;
     Closure measure(std::vector<char> available, std::vector<char> recomputed) const;
 };
+
+// The closure over the values in `scope` and those in `free`, whose keeping costs nothing, and the value behind each index.
+std::pair<ClosureProblem, std::vector<int>> closure_problem(
+    const Program& program, Slice<int> scope, Slice<int> wanted, Slice<int> free);
+
+// What must be at hand for `reads`, each once: a view is made again for nothing where its base is, unless `is_inside`
+// marks it.
+std::vector<int> held_values(const Program& program, Slice<int> reads, const std::vector<char>& is_inside);
 
 }  // namespace remat

@@ -58,7 +58,7 @@ bool is_share(Int size, Int made) {
     return false;
 }
 
-Loops find_loops(const Program& program, const Loads& loads, const std::vector<Int>& sizes, int made) {
+Loops find_loops(const Program& program, Slice<Int> loads, const std::vector<Int>& sizes, int made) {
     const Int width = static_cast<Int>(sizes.size()) + 1;
     Loops found;
     for (Int u : loads) {
@@ -128,17 +128,17 @@ private:
         if (!fusion.is_source[i] || std::find(one_.begin(), one_.end(), half_.end[i]) == one_.end()) return false;
         std::vector<int> readers;
         for (int r : one_) {
-            const Loads& loads = fusion.loads[r];
+            const Slice<Int> loads = fusion.loads(r);
             const auto is_of_i = [&](Int u) { return u >= 0 && u % width_ == i; };
             if (std::any_of(loads.begin(), loads.end(), is_of_i)) readers.push_back(r);
         }
         if (readers.empty()) return false;
         for (int r : readers) {
-            const std::vector<int> even = straight(fusion.loads[r], width_);
+            const std::vector<int> even = straight(fusion.loads(r), width_);
             if (!std::binary_search(even.begin(), even.end(), i)) return false;
         }
-        std::vector<Loops> loops{find_loops(program_, fusion.loads[i], half_.size, i)};
-        for (int r : readers) loops.push_back(find_loops(program_, fusion.loads[r], half_.size, r));
+        std::vector<Loops> loops{find_loops(program_, fusion.loads(i), half_.size, i)};
+        for (int r : readers) loops.push_back(find_loops(program_, fusion.loads(r), half_.size, r));
         const bool is_drawn = program_.is_drawn[half_.trace.ops[i]];
         return have_same_loops(loops) && is_as_long(is_drawn, half_.size[i], half_.size[one_[0]]);
     }
@@ -168,7 +168,7 @@ public:
     bool may_be_heir(int i) const { return half_.fusion.is_source[i] && half_.is_stored[i] && is_last_[i]; }
 
     std::vector<int> of(int i) const {
-        const std::vector<int> read = straight(half_.fusion.loads[i], width_);
+        const std::vector<int> read = straight(half_.fusion.loads(i), width_);
         std::vector<int> dying;
         for (int d : read) {
             if (dies(d, i)) dying.push_back(d);
@@ -184,7 +184,7 @@ private:
 
     bool is_read_by_other(int d, int i, int p) const {
         const auto reads = [&](int q) {
-            const Loads& loads = half_.fusion.loads[q];
+            const Slice<Int> loads = half_.fusion.loads(q);
             return std::any_of(loads.begin(), loads.end(), [&](Int u) { return u >= 0 && u % width_ == d; });
         };
         if (reads(i)) return true;
@@ -192,7 +192,7 @@ private:
     }
 
     void add_inner(int i, int p, std::vector<int>& dying) const {
-        for (int d : straight(half_.fusion.loads[p], width_)) {
+        for (int d : straight(half_.fusion.loads(p), width_)) {
             if (dies(d, i) && !is_read_by_other(d, i, p)) dying.push_back(d);
         }
     }

@@ -5,6 +5,8 @@
 #include <pybind11/pybind11.h>
 #include <pybind11/stl.h>
 
+#include <numeric>
+
 #include "bound.hpp"
 #include "chain.hpp"
 #include "closure.hpp"
@@ -77,6 +79,7 @@ Program read_program(const py::object& from) {
     program.reads_often = column<char>(from, "reads_often");
     program.is_anchor = column<char>(from.attr("urgency"), "is_anchor");
     program.is_late = column<char>(from.attr("urgency"), "is_late");
+    program.from_inputs = column<char>(from, "from_inputs");
     program.inputs = rows<int>(from, "inputs");
     program.access = read_access(from, program.inputs);
     program.needs = rows<int>(from, "needs");
@@ -126,6 +129,14 @@ void bind_program(py::module_& m) {
         .def("find_backward", [](const Program& p, const Ops& ops) { return find_backward(p, ops); })
         .def("peak_above_inputs", [](const Program& p, const Ops& forward, const Ops& backward) {
             return peak_above_inputs(p, forward, backward);
+        })
+        .def("closure_problem", [](const Program& p, const Ops& scope, const Ops& wanted, const Ops& free) {
+            return closure_problem(p, scope, wanted, free);
+        })
+        .def("held_values", [](const Program& p, const Ops& reads, const Ops& inside) {
+            std::vector<char> is_inside(p.count, false);
+            for (int v : inside) is_inside[v] = true;
+            return held_values(p, reads, is_inside);
         })
         .def("local_peak", [](const Program& p, const Ops& ops, const Ops& returned, const Ops& outside) {
             return local_peak(p, ops, returned, outside);
@@ -229,6 +240,12 @@ std::vector<Arc> read_arcs(const py::array_t<Int>& tails, const py::array_t<Int>
     return arcs;
 }
 
+Int common_divisor(const std::vector<Int>& values) {
+    Int found = 0;
+    for (Int value : values) found = std::gcd(found, value);
+    return std::max<Int>(1, found);
+}
+
 void bind_closures(py::module_& m) {
     py::class_<Closure>(m, "Closure")
         .def_readonly("kept_bytes", &Closure::kept_bytes)
@@ -241,7 +258,33 @@ void bind_closures(py::module_& m) {
             return to_bools(kept);
         });
     py::class_<ClosureProblem>(m, "ClosureProblem")
-        .def(py::init(&read_closure_problem))
+        .def(py::init(&read_closure_problem), py::kw_only(), py::arg("keep_bytes"), py::arg("recompute_ns"),
+             py::arg("wanted"), py::arg("may_keep"), py::arg("may_recompute"), py::arg("tails"), py::arg("heads"))
+        .def_property_readonly("keep_bytes", [](const ClosureProblem& p) { return to_ints(p.keep_bytes); })
+        .def_property_readonly("recompute_ns", [](const ClosureProblem& p) { return to_ints(p.recompute_ns); })
+        .def_property_readonly("wanted", [](const ClosureProblem& p) { return to_bools(p.wanted); })
+        .def_property_readonly("may_keep", [](const ClosureProblem& p) { return to_bools(p.may_keep); })
+        .def_property_readonly("may_recompute", [](const ClosureProblem& p) { return to_bools(p.may_recompute); })
+        .def_property_readonly("tails", [](const ClosureProblem& p) {
+            std::vector<int> tails;
+            for (const auto& arc : p.arcs) tails.push_back(arc.first);
+            return to_ints(tails);
+        })
+        .def_property_readonly("heads", [](const ClosureProblem& p) {
+            std::vector<int> heads;
+            for (const auto& arc : p.arcs) heads.push_back(arc.second);
+            return to_ints(heads);
+        })
+        .def_property_readonly("keep_unit", [](const ClosureProblem& p) { return common_divisor(p.keep_bytes); })
+        .def_property_readonly("recompute_unit", [](const ClosureProblem& p) { return common_divisor(p.recompute_ns); })
+        .def("with_sides", [](ClosureProblem p, const py::array_t<bool>& wanted, const py::array_t<bool>& may_keep,
+                              const py::array_t<bool>& may_recompute) {
+            p.wanted = from_bools(wanted);
+            p.may_keep = from_bools(may_keep);
+            p.may_recompute = from_bools(may_recompute);
+            p.find_forced();
+            return p;
+        })
         .def("solve", &ClosureProblem::solve)
         .def("fill_between", &ClosureProblem::fill_between);
     m.attr("MAX_CAPACITY") = py::int_(MAX_CAPACITY);

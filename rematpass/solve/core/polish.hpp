@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "axis.hpp"
+#include "range_max.hpp"
 
 namespace remat {
 
@@ -24,7 +25,7 @@ public:
     // The next step; nothing when there is nothing left to take back. What raises the peak not at all goes first, most
     // time saved first; then what raises it least.
     std::optional<Taken> next();
-    Int peak_bytes() const { return peak_bytes_; }
+    Int peak_bytes() const { return std::max<Int>(0, live_.highest()); }
     int steps_taken() const { return static_cast<int>(removed_.size()); }
     // Executions that cost time and repeat an earlier one.
     std::vector<int> repeated() const;
@@ -62,20 +63,19 @@ private:
     bool may_leave_out(const std::vector<int>& group) const;
     void find_removed(const std::vector<int>& group);
     void find_changes(const std::vector<int>& group, Step& step);
-    Int peak_after(const std::vector<Change>& changes);
+    Int peak_after(const std::vector<Change>& changes) const;
     void take(const Step& step);
     std::vector<int> leave_out(const std::vector<char>& is_gone) const;
     Int duration(int execution) const { return axis_.program->duration_ns[axis_.ops[execution]]; }
 
     Axis axis_;
-    Int peak_bytes_ = 0;
+    RangeMax live_;
     bool is_filled_ = false;
     std::vector<Waiting> free_, dear_;  // heaps: those that do not raise the peak, the others
     std::vector<char> is_gone_;
     std::vector<std::vector<int>> removed_;
     Marks in_removed_, in_group_, in_owners_;
     std::vector<int> removing_;
-    std::vector<Int> trial_;
 };
 
 }  // namespace remat

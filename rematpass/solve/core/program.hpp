@@ -31,7 +31,7 @@ private:
     std::map<std::pair<Int, Int>, Int> known_;
 };
 
-// Fields as in `Program`; `outside`, `needs`, `parts`: its properties of that name.
+// Fields as in `Program`; `from_inputs`, `outside`, `needs`, `parts`: its properties of that name.
 struct Program {
     int count = 0;
     std::vector<signed char> kind, addend;
@@ -40,6 +40,7 @@ struct Program {
     std::vector<char> is_backward, in_forward, may_recompute, may_keep, is_fixed, is_heavy, is_drawn;
     std::vector<char> is_scattered, reads_often;  // of all ops, or empty
     std::vector<char> is_anchor, is_late;         // of `Urgency`
+    std::vector<char> from_inputs;
     Rows<int> inputs, access, needs, parts;
     Rows<Int> outside, constants;
     std::vector<Int> operations;  // empty: 1 each

@@ -125,6 +125,7 @@ bool LocalSearch::settle(Axis axis) {
     if (is_better) {
         best_ = std::move(plan);
         best_ns_ = plan_ns;
+        of_best_.reset();
     }
     restart();
     return is_better;
@@ -136,10 +137,10 @@ void LocalSearch::restart() {
         go_to(start_);
         return;
     }
-    Polisher polisher(Axis(program_, forward_, *best_));
-    const std::vector<int> again = polisher.repeated();
+    if (!of_best_) of_best_.emplace(Axis(program_, forward_, *best_));
+    const std::vector<int> again = of_best_->repeated();
     const int wanted = RUIN_SIZES[random_.below(4)];
-    go_to(polisher.without(random_.sample(again, std::min(static_cast<int>(again.size()), wanted))));
+    go_to(of_best_->without(random_.sample(again, std::min(static_cast<int>(again.size()), wanted))));
 }
 
 }  // namespace remat

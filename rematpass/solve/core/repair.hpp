@@ -42,6 +42,7 @@ private:
     std::vector<int> present_;
     Int present_ns_ = 0;
     std::optional<std::vector<int>> best_;
+    std::optional<Polisher> of_best_;  // to leave recomputations of it out; made when asked for
     Int best_ns_ = 0;
 };
 

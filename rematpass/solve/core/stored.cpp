@@ -29,7 +29,8 @@ public:
         const int count = trace.count();
         for (int i = 0; i < count; ++i) needed_[i] |= is_final[i];
         count_readers();
-        fused_.resize(count);
+        result_.first.assign(count, 0);
+        result_.last.assign(count, 0);
         is_fused_.assign(count, false);
         is_apart_.assign(count, false);
         is_costly_.assign(count, false);
@@ -41,7 +42,6 @@ public:
         const int count = trace_.count();
         result_.is_stored.assign(count, true);
         result_.is_source.assign(count, false);
-        result_.loads.resize(count);
         for (int i = trace_.given; i < count; ++i) {
             if (program_.kind[trace_.ops[i]] == POINTWISE) place(i);
         }
@@ -72,9 +72,15 @@ private:
             if (addend == BY_OP || needed_[i] || (addend == BY_POINTWISE && is_mixed_[i])) continue;
             is_apart_[i] = is_fused_[i] = true;
             length_[i] = 1 + LOADS_APART;
-            fused_[i] = {static_cast<Int>(i), -1 - static_cast<Int>(trace_.ops[i])};
-            keep_distinct(fused_[i]);
+            loads_ = {-1 - static_cast<Int>(trace_.ops[i]), static_cast<Int>(i)};
+            note_loads(i);
         }
+    }
+
+    void note_loads(int i) {
+        result_.first[i] = static_cast<int>(result_.all.size());
+        result_.all.insert(result_.all.end(), loads_.begin(), loads_.end());
+        result_.last[i] = static_cast<int>(result_.all.size());
     }
 
     int most_reads(int i) const {
@@ -109,7 +115,7 @@ private:
         for (const Read& read : reads) {
             const Int self = read.storage;
             steps += is_fused_[self] ? length_[self] : 1;
-            add_through(read.way, is_fused_[self] ? Slice<Int>(fused_[self]) : Slice<Int>(&self, &self + 1), loads_);
+            add_through(read.way, is_fused_[self] ? result_.loads(read.storage) : Slice<Int>(&self, &self + 1), loads_);
         }
         keep_distinct(loads_);
         return steps;
@@ -129,13 +135,12 @@ private:
         if (is_short && !(is_costly && is_shared) && !program_.is_drawn[op]) {
             is_fused_[i] = true;
             result_.is_stored[i] = false;
-            fused_[i] = loads_;
             length_[i] = steps;
             is_costly_[i] = is_costly;
         } else {
             result_.is_source[i] = true;
-            result_.loads[i] = loads_;
         }
+        note_loads(i);
     }
 
     // Steps and constants of what instance `i` computes with all that is fused into it, each once. Of what is apart
@@ -169,7 +174,6 @@ private:
     std::vector<char> needed_, is_mixed_, is_read_often_, is_fused_, is_apart_, is_costly_;
     std::vector<int> readers_;
     std::vector<Int> length_;
-    std::vector<Loads> fused_;
     Loads loads_;
     Stored result_;
 };
@@ -180,11 +184,11 @@ Stored find_stored(const Program& program, const Trace& trace, const std::vector
     return Fuser(program, trace, is_final).run();
 }
 
-std::vector<int> straight(const Loads& loads, Int width) {
+std::vector<int> straight(Slice<Int> loads, Int width) {
     std::vector<int> found;
-    const auto first = std::lower_bound(loads.begin(), loads.end(), Int{0});
-    const auto askew = std::lower_bound(first, loads.end(), width);
-    for (auto u = first; u != askew; ++u) {
+    const Int* first = std::lower_bound(loads.begin(), loads.end(), Int{0});
+    const Int* askew = std::lower_bound(first, loads.end(), width);
+    for (const Int* u = first; u != askew; ++u) {
         const bool is_askew = std::any_of(askew, loads.end(), [&](Int v) { return v % width == *u; });
         if (!is_askew) found.push_back(static_cast<int>(*u));
     }

@@ -13,15 +13,20 @@ namespace remat {
 using Loads = std::vector<Int>;
 
 struct Stored {
-    std::vector<char> is_stored;   // per instance
-    std::vector<char> is_source;   // pointwise and computed at its place, not in its readers
-    std::vector<Loads> loads;      // per instance that is a source: what it reads in the end, sorted, each once
+    std::vector<char> is_stored;  // per instance
+    std::vector<char> is_source;  // pointwise and computed at its place, not in its readers
+
+    // What an instance reads in the end, sorted, each once: of a source, and of what is fused into others.
+    Slice<Int> loads(int i) const { return {all.data() + first[i], all.data() + last[i]}; }
+
+    std::vector<int> first, last;  // per instance, where its loads stand in `all`
+    Loads all;
 };
 
 Stored find_stored(const Program& program, const Trace& trace, const std::vector<char>& is_final);
 
 // Storages that `loads` address element for element and in no other way.
-std::vector<int> straight(const Loads& loads, Int width);
+std::vector<int> straight(Slice<Int> loads, Int width);
 
 // Which instances an op reads that is not generated.
 std::vector<char> read_by_externs(const Program& program, const Trace& trace);
