@@ -159,6 +159,9 @@ def minimum_cut(
     source: int,
     sink: int,
 ) -> NDArray[np.bool_]: ...
+def spread_cuts(
+    widths: NDArray[np.int64], made: NDArray[np.int64], distance: float, widening: float, reach: float
+) -> list[int]: ...
 def work_done() -> tuple[int, int, int]:
     """Minimum cuts so far in this process, the arcs in them, ways the chain programme compared: for benches."""
 

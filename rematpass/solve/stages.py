@@ -5,13 +5,13 @@ In: a `Program`. Out: `Stages`. Finds boundaries from sizes and lifetimes alone,
 
 from __future__ import annotations
 
-import bisect
 import itertools
 from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
 
+from . import _core
 from .program import Kind, Program
 
 # A boundary needs this many times its own bytes produced between it and a narrower (or equal) one. At 1, the inside of
@@ -98,28 +98,11 @@ def _crossing(program: Program, order: list[int], place: dict[int, int], last: d
 def _choose_cuts(crossing: Places, produced: Places, most: int) -> list[int]:
     """Narrow places first, each far enough from those already taken; fewer and farther until at most `most - 1`."""
     distance = DISTANCE
-    cuts = _spread(crossing, produced, distance)
+    cuts = _core.spread_cuts(crossing, produced, distance, WIDENING, REACH)
     while len(cuts) > most - 1:
         distance *= 1.3
-        cuts = _spread(crossing, produced, distance)
+        cuts = _core.spread_cuts(crossing, produced, distance, WIDENING, REACH)
     return cuts
-
-
-def _spread(crossing: Places, produced: Places, distance: float) -> list[int]:
-    """Non-maximum suppression over places, distance measured in bytes produced between them."""
-    widths, made = crossing.tolist(), produced.tolist()
-    taken: list[int] = []
-    for p in np.argsort(crossing, kind="stable").tolist():
-        if not widths[p]:
-            continue
-        at = bisect.bisect(taken, p)
-        near = [(abs(made[p] - made[q]), widths[q]) for q in taken[max(0, at - 1) : at + 1]]
-        ends = min(made[p], made[-1] - made[p])
-        is_far = min([ends, *(gap for gap, _ in near)]) >= distance * widths[p]
-        is_wide = any(gap <= REACH * widths[p] and widths[p] > WIDENING * width for gap, width in near)
-        if is_far and not is_wide:
-            taken.insert(at, p)
-    return taken
 
 
 def _assemble(program: Program, order: list[int], cuts: list[int]) -> Stages:

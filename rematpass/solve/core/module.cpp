@@ -14,6 +14,7 @@
 #include "lives.hpp"
 #include "order.hpp"
 #include "repair.hpp"
+#include "spread.hpp"
 #include "work.hpp"
 
 namespace py = pybind11;
@@ -368,6 +369,10 @@ PYBIND11_MODULE(_core, m) {
     remat::bind_moves(m);
     remat::bind_closures(m);
     remat::bind_chain(m);
+    m.def("spread_cuts", [](const py::array_t<remat::Int>& widths, const py::array_t<remat::Int>& made, double distance,
+                            double widening, double reach) {
+        return remat::spread_cuts(remat::from_array(widths), remat::from_array(made), {distance, widening, reach});
+    });
     m.def("work_done", [] {
         const remat::Work& work = remat::work_done();
         return std::tuple(work.cuts, work.arcs, work.ways);
