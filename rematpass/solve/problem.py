@@ -17,18 +17,15 @@ from .program import Decision, Kind, Program, Schedule
 from .repair import Limits, Repaired, repair
 from .search import Effort, Frontier
 
-# Ops of stages and runs of stages modelled before the local search. On the published resnet50, half costs 22 % of the
-# extra time at 50 % of its memory; twice gains 4 to 8 % at 30 and 20 % and takes half a second more (2026-11).
-RUN_OPS = 1500
-# Rounds of the local search, and how many without a better plan end it. On resnet50 at 30 and 20 %, half the rounds
-# cost 4 %, twice gain up to 5 % and take a second more; half the patience costs 4 % at 20 %, twice gains nothing
-# (2026-11).
-ROUNDS = 350
-PATIENCE = 150
-# Steps by which the smallest peak is looked for, and rounds for each. Half and twice changed plans by at most 2 %
-# (2026-11).
+# Rounds of the local search, and how many without a better plan end it. On the published resnet50 at 30 and 20 % of its
+# memory, a tenth of both costs 2 and 8 % of the extra time; seven times as many rounds and ten times the patience gain
+# 0 and 2 % and take a second more (2026-11).
+ROUNDS = 3000
+PATIENCE = 1000
+# Steps by which the smallest peak is looked for, and rounds for each. On `layered_n100`, a fifth of the rounds ends at
+# a smallest peak that is 2 % higher, twice the rounds and two more steps at one 1 % lower (2026-11).
 SQUEEZES = 6
-SQUEEZE_ROUNDS = 80
+SQUEEZE_ROUNDS = 200
 
 
 @dataclass(frozen=True)
@@ -190,7 +187,7 @@ class _Search:
         self._frontier: Frontier | None = None
         if has_two_halves:
             seconds = max(0.0, stop - time.monotonic())
-            self._frontier = Frontier(self._program, Effort(RUN_OPS, seconds, is_local=False))
+            self._frontier = Frontier(self._program, Effort(seconds, is_local=False))
 
     def starting_point(self, budget_bytes: int) -> Decision:
         """A plan that fits. The way to it does not depend on the budget, only how far it is followed."""

@@ -38,14 +38,12 @@ from .stages import Stages, find_stages
 # Ends of the chain's curve that are simulated to find the smallest peak: rounding to slots may change their order. 1
 # and 6 changed nothing on the six graphs.
 LOW_ENDS = 3
-# Ops of distinct stages and runs of stages that are modelled, in programs of moderate size and in larger ones. With
-# 1200 in all, the smallest peak of a mixture of experts is 11 % higher, that of a ResNet 4 %; 5000 take up to half a
-# second more (2026-11).
+# Ops of distinct stages and runs of stages that are modelled. With 1200, the smallest peak of a mixture of experts is
+# 11 % higher, that of a ResNet 4 %, and 10,000 ops of equal layers take 3 to 6 % more extra time; 10,000 and 20,000
+# changed plans of 13 programs by -30 to +30 %, none on average, in 10 to 30 % more time (2026-11).
 RUN_OPS = 5000
-RUN_OPS_OF_MANY = 1200
-# Beyond this many ops there is no local search (seconds here, growing faster than the ops), and closures of the whole
-# graph are not tried beside the chain (they took a quarter of the time at 10,000 ops and changed plans there and at
-# 100,000 by at most 0.2 %).
+# Beyond this many ops there is no local search, and closures of the whole graph are not tried beside the chain: at
+# 10,000 ops they take half a second and change plans by less than 1 % (2026-11).
 MODERATE_OPS = 6000
 # The chain programme counts in slots and takes stages for themselves: its promise may be off by about this share. Half
 # and twice changed nothing on the six graphs.
@@ -61,19 +59,18 @@ WHOLE_FILL = 64
 NEAR_SHARE = 0.02
 NEAR_STEP = 0.002
 # Share of the time of the step by which neighbouring plans of the local search may differ before one between is tried.
-# Without that, plans of ten models at 50, 20 and 5 % of the way take 1.0 % more extra time, up to 1.7 % of the step;
-# with two between, 0.4 % less, found in 6 % more time (2026-11).
-COARSE_STEP = 0.01
+# At 0.01, plans of ten models at eight budgets take 0.3 % more extra time; 0.0025 changed nothing (2026-11).
+COARSE_STEP = 0.005
 # Steps of polishing that are tried between two neighbours. Half and twice changed nothing on the six graphs.
 MAX_STEPS = 64
 # Ops simulated in a second of search, with what it takes to make their plans. Work is counted, not time: a plan depends
 # on its program alone, not on how fast or busy the machine is, so that all ranks of a job find the same one. On a
-# current server core 380,000 at 3,000 and at 15,000 ops, 280,000 at 60,000, 190,000 at 220,000 (2026-11). At half, the
-# search ends at half of the time limit; at twice, it takes twice as long as asked.
-WORK_PER_SECOND = 300_000
+# current server core 4 million at 1,300 to 3,600 ops, 2 million at 10,000 to 100,000 (2026-11). At half, the search
+# ends at half of the time limit; at twice, it takes twice as long as asked.
+WORK_PER_SECOND = 3_000_000
 # Of the work allowed, what may go into a smaller smallest peak; and never more than these seconds of it, so that a
-# curve without a limit ends where a plan with the usual one does (`Options.time_limit`). With half of both, the
-# smallest peak of a mixture of experts is 5 % higher, those of nine other models the same (2026-11).
+# curve without a limit ends where a plan with the usual one does (`Options.time_limit`). Ten models take at most 0.1
+# seconds of it (2026-11); with half, or twice, their smallest peaks are the same.
 ENDS_SHARE = 0.5
 ENDS_SECONDS = 2.5
 
@@ -83,13 +80,11 @@ class Effort:
     """How much to spend on a program.
 
     Attributes:
-        run_ops: ops of distinct stages and runs of stages to model; None for what suits the size of the program.
         seconds: for simulating plans beyond the first ones, counted in ops (`WORK_PER_SECOND`), never by a clock; when
             they are used up, what was found by then is taken.
         is_local: whether plans are improved value by value; not, where the caller does that.
     """
 
-    run_ops: int | None = None
     seconds: float = math.inf
     is_local: bool = True
 
@@ -137,17 +132,15 @@ class Frontier:
             )
 
     def _solve_chain(self) -> Chain:
-        """The chain of all stages, with runs of 2, 4, 8, ... stages as far as `Effort.run_ops` allows."""
-        program, stages, run_ops = self._program, self._stages, self._effort.run_ops
-        if run_ops is None:
-            run_ops = RUN_OPS if self._is_moderate else RUN_OPS_OF_MANY
+        """The chain of all stages, with runs of 2, 4, 8, ... stages as far as `RUN_OPS` allows."""
+        program, stages = self._program, self._stages
         modeller, count = Modeller(program, stages), len(stages)
         models = [modeller.model(s, s + 1) for s in range(count)]
         runs: list[StageRun] = []
         length = 2
-        while length <= count and modeller.computed_ops <= run_ops:
+        while length <= count and modeller.computed_ops <= RUN_OPS:
             for start in range(0, count - length + 1, length // 2):
-                if modeller.computed_ops > run_ops:
+                if modeller.computed_ops > RUN_OPS:
                     break
                 m = modeller.model(start, start + length)
                 runs.append(StageRun(start, start + length, m.kind, m.options, m.alone))

@@ -50,13 +50,10 @@ void LocalSearch::go_to(std::vector<int> backward) {
 bool LocalSearch::step() {
     ++steps_;
     Axis axis(program_, forward_, present_);
-    std::vector<Int> excess(axis.live.size());
-    bool fits = true;
-    for (std::size_t m = 0; m < excess.size(); ++m) {
-        excess[m] = std::max<Int>(axis.live[m] - budget_, 0);
-        fits &= !excess[m];
-    }
-    if (fits) return settle(std::move(axis));
+    std::vector<Int> over(axis.live.size());
+    for (std::size_t m = 0; m < over.size(); ++m) over[m] = std::max<Int>(axis.live[m] - budget_, 0);
+    const Excess excess(std::move(over));
+    if (excess.is_none()) return settle(std::move(axis));
     const std::vector<Eviction> evictions = choose(axis, excess);
     if (evictions.empty()) {
         restart();
@@ -69,14 +66,11 @@ bool LocalSearch::step() {
 }
 
 // Least time per byte and moment freed, at the fullest moment or at any overfull one.
-std::vector<Eviction> LocalSearch::choose(const Axis& axis, const std::vector<Int>& excess) {
+std::vector<Eviction> LocalSearch::choose(const Axis& axis, const Excess& excess) {
     const bool is_at_peak = random_.uniform() < 0.5;
-    int moment = static_cast<int>(std::max_element(excess.begin(), excess.end()) - excess.begin());
+    int moment = excess.fullest();
     if (!is_at_peak) {
-        std::vector<int> overfull;
-        for (std::size_t m = 0; m < excess.size(); ++m) {
-            if (excess[m]) overfull.push_back(static_cast<int>(m));
-        }
+        const std::vector<int> overfull = excess.overfull();
         moment = overfull[random_.below(static_cast<int>(overfull.size()))];
     }
     const bool counts_all = random_.uniform() < WHOLE_SHARE;
@@ -88,16 +82,11 @@ std::vector<Eviction> LocalSearch::choose(const Axis& axis, const std::vector<In
     std::sort(order.begin(), order.end());
     std::vector<Eviction> cheapest_first;
     for (const auto& [_, k] : order) cheapest_first.push_back(std::move(found[k]));
-    return take_together(axis, cheapest_first, excess[moment], MOST_TOGETHER);
+    return take_together(axis, cheapest_first, excess.at(moment), MOST_TOGETHER);
 }
 
-double LocalSearch::price(const Axis& axis, const std::vector<Int>& excess, const Eviction& eviction, bool counts_all) {
-    const Int most = eviction.freed_bytes;
-    const int stop = std::min(eviction.place, static_cast<int>(excess.size()));
-    Int freed = 0;
-    for (int m = eviction.start + 1; m < stop; ++m) {
-        freed += counts_all ? (excess[m] > 0 ? most : 0) : std::min(excess[m], most);
-    }
+double LocalSearch::price(const Axis& axis, const Excess& excess, const Eviction& eviction, bool counts_all) {
+    const Int freed = excess.freed(eviction.start + 1, eviction.place, eviction.freed_bytes, counts_all);
     const double blur = std::pow(2.0, random_.uniform(-NOISE, NOISE));
     const auto met = recent_.find(axis.ops[eviction.execution]);
     const bool is_recent = met != recent_.end() && steps_ <= met->second + RECENT_ROUNDS;

@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "evict.hpp"
+#include "excess.hpp"
 #include "polish.hpp"
 #include "random.hpp"
 
@@ -26,8 +27,8 @@ public:
     Int best_ns() const { return best_ns_; }
 
 private:
-    std::vector<Eviction> choose(const Axis& axis, const std::vector<Int>& excess);
-    double price(const Axis& axis, const std::vector<Int>& excess, const Eviction& eviction, bool counts_all);
+    std::vector<Eviction> choose(const Axis& axis, const Excess& excess);
+    double price(const Axis& axis, const Excess& excess, const Eviction& eviction, bool counts_all);
     bool settle(Axis axis);
     void restart();
     void go_to(std::vector<int> backward);
