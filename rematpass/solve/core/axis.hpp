@@ -15,13 +15,13 @@ struct Axis {
     Axis(const Program& program, Slice<int> forward, Slice<int> backward);
 
     const Program* program;
-    std::vector<int> ops;       // op of each execution
-    int split = 0;              // executions of the forward
-    std::vector<char> stored;   // whether its result reaches memory
-    std::vector<int> end;       // last moment its storage is needed
-    std::vector<int> runs_at;   // moment its reads happen (later than its place when it is fused into a reader)
-    std::vector<int> before;    // the previous execution of the same op; -1: none
-    std::vector<Int> live;      // bytes at each moment, the graph's inputs left out
+    std::vector<int> ops;      // op of each execution
+    int split = 0;             // executions of the forward
+    std::vector<char> stored;  // whether its result reaches memory
+    std::vector<int> end;      // last moment its storage is needed
+    std::vector<int> runs_at;  // moment its reads happen (later than its place when it is fused into a reader)
+    std::vector<int> before;   // the previous execution of the same op; -1: none
+    std::vector<Int> live;     // bytes at each moment, the graph's inputs left out
 
     int count() const { return static_cast<int>(ops.size()); }
     // Executions it reads, views included.

@@ -28,7 +28,7 @@ private:
     int first_gradient_of(int v) const;
 
     const Program& program_;
-    Rows<int> readers_;             // per storage of a gradient, the ops that read it
+    Rows<int> readers_;              // per storage of a gradient, the ops that read it
     std::vector<char> is_returned_;  // per storage
 };
 

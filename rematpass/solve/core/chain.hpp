@@ -1,7 +1,7 @@
 // The tables of the chain programme: see chain.py.
 //
-// In: what each run of stages offers, in slots of memory. Out: least time per stretch of stages and slot, and the way that
-// takes it. Never looks inside a stage.
+// In: what each run of stages offers, in slots of memory. Out: least time per stretch of stages and slot, and the way
+// that takes it. Never looks inside a stage.
 #pragma once
 
 #include <vector>
@@ -33,8 +33,8 @@ struct ChainFigures {
     std::vector<int> advance_peak;            // per stage
 };
 
-// How a stretch of stages is run with so much memory: an option of a run (`run`, `option`; -1: the run alone), or, where
-// `run` is -1, a split after `split` stages. What comes later and earlier is run as its row says with its slots.
+// How a stretch of stages is run with so much memory: an option of a run (`run`, `option`; -1: the run alone), or,
+// where `run` is -1, a split after `split` stages. What comes later and earlier is run as its row says with its slots.
 struct ChainStep {
     int run, option, split;
     int later, later_slot, earlier, earlier_slot;
@@ -72,7 +72,7 @@ private:
     void fill_again();
 
     ChainFigures figures_;
-    std::vector<Row> rows_;               // row 0 costs nothing and needs nothing
+    std::vector<Row> rows_;                // row 0 costs nothing and needs nothing
     std::vector<std::vector<int>> again_;  // [i][j]: row of stages i..j run once more
     std::vector<int> first_;
 };

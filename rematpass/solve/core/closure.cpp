@@ -31,7 +31,8 @@ Capacities find_capacities(const ClosureProblem& problem, const Price& price) {
     Capacities found;
     Int limit = 1;  // more than keeping everything
     for (Int bytes : problem.keep_bytes) {
-        found.keep.push_back(static_cast<Int>((static_cast<Wide>(bytes) * static_cast<Wide>(spent) + unit - 1) >> shift));
+        found.keep.push_back(
+            static_cast<Int>((static_cast<Wide>(bytes) * static_cast<Wide>(spent) + unit - 1) >> shift));
         limit += found.keep.back();
     }
     for (int v = 0; v < problem.count(); ++v) {
@@ -82,8 +83,10 @@ private:
     static constexpr int SOURCE = 0, SINK = 1, OPEN = -1;
 
     void place(int x, bool is_fixed, bool is_open) {
-        if (is_fixed) node_[x] = SOURCE;
-        else if (!is_open) node_[x] = SINK;
+        if (is_fixed)
+            node_[x] = SOURCE;
+        else if (!is_open)
+            node_[x] = SINK;
     }
 
     int node(int x) {
@@ -188,8 +191,8 @@ std::vector<int> held_values(const Program& program, Slice<int> reads, const std
     return held;
 }
 
-std::pair<ClosureProblem, std::vector<int>> closure_problem(
-    const Program& program, Slice<int> scope, Slice<int> wanted, Slice<int> free) {
+std::pair<ClosureProblem, std::vector<int>> closure_problem(const Program& program, Slice<int> scope, Slice<int> wanted,
+                                                            Slice<int> free) {
     std::vector<char> is_free(program.count, false), is_inside(program.count, false);
     std::vector<int> place(program.count, -1), values;
     for (int v : free) is_free[v] = true;

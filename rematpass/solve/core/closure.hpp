@@ -37,9 +37,10 @@ struct ClosureProblem {
     Closure measure(std::vector<char> available, std::vector<char> recomputed) const;
 };
 
-// The closure over the values in `scope` and those in `free`, whose keeping costs nothing, and the value behind each index.
-std::pair<ClosureProblem, std::vector<int>> closure_problem(
-    const Program& program, Slice<int> scope, Slice<int> wanted, Slice<int> free);
+// The closure over the values in `scope` and those in `free`, whose keeping costs nothing, and the value behind each
+// index.
+std::pair<ClosureProblem, std::vector<int>> closure_problem(const Program& program, Slice<int> scope, Slice<int> wanted,
+                                                            Slice<int> free);
 
 // What must be at hand for `reads`, each once: a view is made again for nothing where its base is, unless `is_inside`
 // marks it.

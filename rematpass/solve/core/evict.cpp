@@ -179,8 +179,8 @@ private:
 
 std::vector<Eviction> list_evictions(const Axis& axis, int moment) { return Evictor(axis, moment).list(); }
 
-std::vector<Eviction> take_together(
-    const Axis& axis, const std::vector<Eviction>& evictions, Int wanted_bytes, int most) {
+std::vector<Eviction> take_together(const Axis& axis, const std::vector<Eviction>& evictions, Int wanted_bytes,
+                                    int most) {
     const Program& program = *axis.program;
     std::vector<Eviction> taken;
     std::vector<char> is_dropped(program.count, false), is_again(program.count, false), is_read(program.count, false);

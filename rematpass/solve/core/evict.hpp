@@ -26,8 +26,8 @@ std::vector<Eviction> list_evictions(const Axis& axis, int moment);
 
 // The first of `evictions`, and as many of the next as free `wanted_bytes` and have nothing to do with each other: what
 // one computes again, no other computes, drops or reads.
-std::vector<Eviction> take_together(
-    const Axis& axis, const std::vector<Eviction>& evictions, Int wanted_bytes, int most);
+std::vector<Eviction> take_together(const Axis& axis, const std::vector<Eviction>& evictions, Int wanted_bytes,
+                                    int most);
 
 // The backward with the recomputations in it.
 std::vector<int> apply_evictions(const Axis& axis, const std::vector<Eviction>& evictions);

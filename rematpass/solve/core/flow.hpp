@@ -26,8 +26,8 @@ struct Unsolvable {
 // Wide enough for sums of capacities.
 using Flow = __int128;
 
-// Throws `Unsolvable` unless the arcs that leave `side` carry exactly `flow` and the sink is not in it: then the cut is a
-// minimum one.
+// Throws `Unsolvable` unless the arcs that leave `side` carry exactly `flow` and the sink is not in it: then the cut is
+// a minimum one.
 void certify_cut(const std::vector<Arc>& arcs, const std::vector<char>& side, int sink, Flow flow);
 
 // Which nodes are on the source side of the minimum cut with the fewest nodes there; parallel arcs add up. Dinic 1970.

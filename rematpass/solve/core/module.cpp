@@ -27,7 +27,8 @@ using Ops = std::vector<int>;
 template <class T>
 std::vector<T> column(const py::object& program, const char* name) {
     std::vector<T> values;
-    for (const py::handle& value : py::sequence(program.attr(name))) values.push_back(static_cast<T>(value.cast<Int>()));
+    for (const py::handle& value : py::sequence(program.attr(name)))
+        values.push_back(static_cast<T>(value.cast<Int>()));
     return values;
 }
 
@@ -120,25 +121,25 @@ py::array_t<bool> to_bools(const std::vector<char>& values) {
 void bind_program(py::module_& m) {
     py::class_<Program>(m, "Program")
         .def(py::init(&read_program))
-        .def("kept_values", [](const Program& p, const Ops& backward) {
-            return to_tuple(kept_values(p, backward, p.backward_outputs));
-        })
+        .def("kept_values", [](const Program& p,
+                               const Ops& backward) { return to_tuple(kept_values(p, backward, p.backward_outputs)); })
         .def("recompute_ns", [](const Program& p, const Ops& backward) { return recompute_ns(p, backward); })
         .def("drop_unread", [](const Program& p, const Ops& backward) { return to_tuple(drop_unread(p, backward)); })
-        .def("tidy_backward", [](const Program& p, const Ops& backward) { return to_tuple(tidy_backward(p, backward)); })
-        .def("find_forward", [](const Program& p, const Ops& ops, const Ops& kept) { return find_forward(p, ops, kept); })
+        .def("tidy_backward",
+             [](const Program& p, const Ops& backward) { return to_tuple(tidy_backward(p, backward)); })
+        .def("find_forward",
+             [](const Program& p, const Ops& ops, const Ops& kept) { return find_forward(p, ops, kept); })
         .def("find_backward", [](const Program& p, const Ops& ops) { return find_backward(p, ops); })
-        .def("peak_above_inputs", [](const Program& p, const Ops& forward, const Ops& backward) {
-            return peak_above_inputs(p, forward, backward);
-        })
-        .def("closure_problem", [](const Program& p, const Ops& scope, const Ops& wanted, const Ops& free) {
-            return closure_problem(p, scope, wanted, free);
-        })
-        .def("held_values", [](const Program& p, const Ops& reads, const Ops& inside) {
-            std::vector<char> is_inside(p.count, false);
-            for (int v : inside) is_inside[v] = true;
-            return held_values(p, reads, is_inside);
-        })
+        .def("peak_above_inputs", [](const Program& p, const Ops& forward,
+                                     const Ops& backward) { return peak_above_inputs(p, forward, backward); })
+        .def("closure_problem", [](const Program& p, const Ops& scope, const Ops& wanted,
+                                   const Ops& free) { return closure_problem(p, scope, wanted, free); })
+        .def("held_values",
+             [](const Program& p, const Ops& reads, const Ops& inside) {
+                 std::vector<char> is_inside(p.count, false);
+                 for (int v : inside) is_inside[v] = true;
+                 return held_values(p, reads, is_inside);
+             })
         .def("local_peak", [](const Program& p, const Ops& ops, const Ops& returned, const Ops& outside) {
             return local_peak(p, ops, returned, outside);
         });
@@ -170,9 +171,9 @@ void bind_recorder(py::module_& m) {
 
 void bind_moves(py::module_& m) {
     py::class_<Axis>(m, "Axis")
-        .def(py::init([](const Program& p, const Ops& forward, const Ops& backward) {
-                 return Axis(p, forward, backward);
-             }), py::keep_alive<1, 2>())
+        .def(py::init(
+                 [](const Program& p, const Ops& forward, const Ops& backward) { return Axis(p, forward, backward); }),
+             py::keep_alive<1, 2>())
         .def_property_readonly("ops", [](const Axis& axis) { return axis.ops; })
         .def_readonly("split", &Axis::split)
         .def_property_readonly("live", [](const Axis& axis) { return to_ints(axis.live); });
@@ -189,11 +190,13 @@ void bind_moves(py::module_& m) {
     py::class_<Polisher>(m, "Polisher")
         .def(py::init([](const Program& p, const Ops& forward, const Ops& backward) {
                  return Polisher(Axis(p, forward, backward));
-             }), py::keep_alive<1, 2>())
+             }),
+             py::keep_alive<1, 2>())
         .def("next", &Polisher::next)
         .def_property_readonly("steps_taken", &Polisher::steps_taken)
         .def("repeated", &Polisher::repeated)
-        .def("without", [](Polisher& polisher, const Ops& executions) { return to_tuple(polisher.without(executions)); })
+        .def("without",
+             [](Polisher& polisher, const Ops& executions) { return to_tuple(polisher.without(executions)); })
         .def("backward", [](const Polisher& polisher, int count) { return to_tuple(polisher.backward(count)); });
     py::class_<LocalSearch>(m, "LocalSearch")
         .def(py::init<const Program&, Ops, Ops, Int, double>(), py::keep_alive<1, 2>())
@@ -211,10 +214,10 @@ std::vector<T> from_array(const py::array_t<T>& values) {
 
 std::vector<char> from_bools(const py::array_t<bool>& values) { return {values.data(), values.data() + values.size()}; }
 
-ClosureProblem read_closure_problem(
-    const py::array_t<Int>& keep_bytes, const py::array_t<Int>& recompute_ns, const py::array_t<bool>& wanted,
-    const py::array_t<bool>& may_keep, const py::array_t<bool>& may_recompute, const py::array_t<Int>& tails,
-    const py::array_t<Int>& heads) {
+ClosureProblem read_closure_problem(const py::array_t<Int>& keep_bytes, const py::array_t<Int>& recompute_ns,
+                                    const py::array_t<bool>& wanted, const py::array_t<bool>& may_keep,
+                                    const py::array_t<bool>& may_recompute, const py::array_t<Int>& tails,
+                                    const py::array_t<Int>& heads) {
     ClosureProblem problem;
     problem.keep_bytes = from_array(keep_bytes);
     problem.recompute_ns = from_array(recompute_ns);
@@ -266,26 +269,29 @@ void bind_closures(py::module_& m) {
         .def_property_readonly("wanted", [](const ClosureProblem& p) { return to_bools(p.wanted); })
         .def_property_readonly("may_keep", [](const ClosureProblem& p) { return to_bools(p.may_keep); })
         .def_property_readonly("may_recompute", [](const ClosureProblem& p) { return to_bools(p.may_recompute); })
-        .def_property_readonly("tails", [](const ClosureProblem& p) {
-            std::vector<int> tails;
-            for (const auto& arc : p.arcs) tails.push_back(arc.first);
-            return to_ints(tails);
-        })
-        .def_property_readonly("heads", [](const ClosureProblem& p) {
-            std::vector<int> heads;
-            for (const auto& arc : p.arcs) heads.push_back(arc.second);
-            return to_ints(heads);
-        })
+        .def_property_readonly("tails",
+                               [](const ClosureProblem& p) {
+                                   std::vector<int> tails;
+                                   for (const auto& arc : p.arcs) tails.push_back(arc.first);
+                                   return to_ints(tails);
+                               })
+        .def_property_readonly("heads",
+                               [](const ClosureProblem& p) {
+                                   std::vector<int> heads;
+                                   for (const auto& arc : p.arcs) heads.push_back(arc.second);
+                                   return to_ints(heads);
+                               })
         .def_property_readonly("keep_unit", [](const ClosureProblem& p) { return common_divisor(p.keep_bytes); })
         .def_property_readonly("recompute_unit", [](const ClosureProblem& p) { return common_divisor(p.recompute_ns); })
-        .def("with_sides", [](ClosureProblem p, const py::array_t<bool>& wanted, const py::array_t<bool>& may_keep,
-                              const py::array_t<bool>& may_recompute) {
-            p.wanted = from_bools(wanted);
-            p.may_keep = from_bools(may_keep);
-            p.may_recompute = from_bools(may_recompute);
-            p.find_forced();
-            return p;
-        })
+        .def("with_sides",
+             [](ClosureProblem p, const py::array_t<bool>& wanted, const py::array_t<bool>& may_keep,
+                const py::array_t<bool>& may_recompute) {
+                 p.wanted = from_bools(wanted);
+                 p.may_keep = from_bools(may_keep);
+                 p.may_recompute = from_bools(may_recompute);
+                 p.find_forced();
+                 return p;
+             })
         .def("solve", &ClosureProblem::solve)
         .def("fill_between", &ClosureProblem::fill_between);
     m.attr("MAX_CAPACITY") = py::int_(MAX_CAPACITY);
@@ -314,8 +320,8 @@ using RunRow = std::tuple<int, int, int, Int, int, std::vector<OptionRow>>;
 
 ChainTables read_chain(int width, const std::vector<std::vector<RunRow>>& runs, std::vector<std::vector<int>> added,
                        std::vector<int> gradients, std::vector<Int> advance_ns, std::vector<int> advance_peak) {
-    ChainFigures figures{width, {}, std::move(added), std::move(gradients), std::move(advance_ns),
-                         std::move(advance_peak)};
+    ChainFigures figures{
+        width, {}, std::move(added), std::move(gradients), std::move(advance_ns), std::move(advance_peak)};
     for (const auto& from_stage : runs) {
         std::vector<ChainRun>& found = figures.runs.emplace_back();
         for (const auto& [stop, kind, passing, alone_ns, alone_peak, rows] : from_stage) {

@@ -4,8 +4,7 @@
 
 namespace remat {
 
-Recorder::Recorder(const Program& program, Slice<int> kept)
-    : program_(program), is_kept_(program.count, false) {
+Recorder::Recorder(const Program& program, Slice<int> kept) : program_(program), is_kept_(program.count, false) {
     for (int v : kept) is_kept_[v] = true;
     is_live_ = is_kept_;
 }

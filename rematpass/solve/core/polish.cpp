@@ -21,9 +21,7 @@ const auto is_later_dear = [](const auto& a, const auto& b) {
 
 }  // namespace
 
-Polisher::Polisher(Axis axis) : axis_(std::move(axis)), live_(axis_.live) {
-    is_gone_.assign(axis_.count(), false);
-}
+Polisher::Polisher(Axis axis) : axis_(std::move(axis)), live_(axis_.live) { is_gone_.assign(axis_.count(), false); }
 
 std::vector<int> Polisher::repeated() const {
     std::vector<int> found;
@@ -237,7 +235,8 @@ void Polisher::take(const Step& step) {
         is_gone_[i] = true;
     }
     for (int i = 0; i < count; ++i) {
-        while (axis_.before[i] >= 0 && in_removed_.has(axis_.before[i])) axis_.before[i] = axis_.before[axis_.before[i]];
+        while (axis_.before[i] >= 0 && in_removed_.has(axis_.before[i]))
+            axis_.before[i] = axis_.before[axis_.before[i]];
     }
     removed_.push_back(step.removed);
 }

@@ -1,7 +1,7 @@
 // Use the memory a plan leaves: take recomputations back, one by one.
 //
-// In: a plan on its `Axis`. Out: the plan with more and more recomputations left out, the ones that raise the peak least
-// first. Never adds a recomputation.
+// In: a plan on its `Axis`. Out: the plan with more and more recomputations left out, the ones that raise the peak
+// least first. Never adds a recomputation.
 #pragma once
 
 #include <optional>
@@ -16,8 +16,8 @@ namespace remat {
 // Peak in bytes above the graph's inputs after a step, ns saved by it.
 using Taken = std::pair<Int, Int>;
 
-// Steps from one plan, found by estimate; what they lead to is simulated before it counts. Which results reach memory is
-// taken as in the plan at hand. Steps change the axis.
+// Steps from one plan, found by estimate; what they lead to is simulated before it counts. Which results reach memory
+// is taken as in the plan at hand. Steps change the axis.
 class Polisher {
 public:
     explicit Polisher(Axis axis);

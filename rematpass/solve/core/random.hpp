@@ -1,7 +1,7 @@
 // Random numbers that are the same on every machine, whatever standard library is at hand.
 //
-// In: a seed. Out: what Python's `random.Random(seed)` draws (Mersenne Twister, Matsumoto and Nishimura 1998; choices by
-// rejection as in CPython 3.11). The standard's distributions differ from one library to the next.
+// In: a seed. Out: what Python's `random.Random(seed)` draws (Mersenne Twister, Matsumoto and Nishimura 1998; choices
+// by rejection as in CPython 3.11). The standard's distributions differ from one library to the next.
 #pragma once
 
 #include <cstdint>

@@ -1,7 +1,7 @@
 // A timeline that answers "the highest in this range" and takes "so much more in that range" in logarithmic time.
 //
-// In: values, then additions to ranges. Out: maxima. A segment tree without propagation: a node holds the highest of its
-// part, what was added to parts around it left out.
+// In: values, then additions to ranges. Out: maxima. A segment tree without propagation: a node holds the highest of
+// its part, what was added to parts around it left out.
 #pragma once
 
 #include <algorithm>
@@ -19,7 +19,8 @@ public:
         highest_.assign(2 * leaves_, LOWEST);
         added_.assign(2 * leaves_, 0);
         std::copy(values.begin(), values.end(), highest_.begin() + leaves_);
-        for (int node = leaves_ - 1; node; --node) highest_[node] = std::max(highest_[2 * node], highest_[2 * node + 1]);
+        for (int node = leaves_ - 1; node; --node)
+            highest_[node] = std::max(highest_[2 * node], highest_[2 * node + 1]);
     }
 
     // To first..last; what lies outside is left out.

@@ -9,12 +9,12 @@ namespace remat {
 
 namespace {
 
-// The choice of an eviction is blurred by up to this power of two in either direction. Half and twice moved plans of the
-// published resnet50 at 80, 50, 30, 20 % by -5 to +2 % of their extra time, of `layered_n100` not at all (2026-11).
+// The choice of an eviction is blurred by up to this power of two in either direction. Half and twice moved plans of
+// the published resnet50 at 80, 50, 30, 20 % by -5 to +2 % of their extra time, of `layered_n100` not at all (2026-11).
 constexpr double NOISE = 1.0;
 // What was evicted within the last rounds counts as this much dearer, so that the search does not go round in circles.
-// 5 rounds cost `layered_n100` 2 % at 70 %; 20 moved resnet50 by -4 to +2 %. At a penalty of 3 or 6 resnet50 takes up to
-// 11 % more at 30 % (2026-11).
+// 5 rounds cost `layered_n100` 2 % at 70 %; 20 moved resnet50 by -4 to +2 %. At a penalty of 3 or 6 resnet50 takes up
+// to 11 % more at 30 % (2026-11).
 constexpr int RECENT_ROUNDS = 10;
 constexpr double RECENT_PENALTY = 1.5;
 // A plan this much dearer than the best is given up. 1.07 and 1.3 changed nothing (2026-11).

@@ -159,7 +159,8 @@ private:
             }
             const int op = trace_.ops[u];
             steps += program_.operations_of(op);
-            if (program_.constants.size()) constants.insert(program_.constants[op].begin(), program_.constants[op].end());
+            if (program_.constants.size())
+                constants.insert(program_.constants[op].begin(), program_.constants[op].end());
             for (const Read& read : trace_.reads[u]) {
                 const std::pair<int, Int> found{read.storage, read.way ? program_.combine(read.way, ways) : ways};
                 if (is_fused_[read.storage] && seen.insert(found).second) todo.push_back(found);

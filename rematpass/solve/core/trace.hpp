@@ -17,11 +17,11 @@ struct Read {
 
 // One half as executed. Instances 0..given-1 are what it is handed, then one per executed op.
 struct Trace {
-    std::vector<int> ops;     // op of each instance
-    int given = 0;            // how many are handed over
-    std::vector<int> root;    // instance in whose storage each instance lives; -1 outside (graph inputs)
-    Rows<Read> reads;         // per instance, each read once, by storage and way; views read nothing
-    std::vector<int> last;    // per op, its last instance; -1: none
+    std::vector<int> ops;   // op of each instance
+    int given = 0;          // how many are handed over
+    std::vector<int> root;  // instance in whose storage each instance lives; -1 outside (graph inputs)
+    Rows<Read> reads;       // per instance, each read once, by storage and way; views read nothing
+    std::vector<int> last;  // per op, its last instance; -1: none
 
     int count() const { return static_cast<int>(ops.size()); }
     // Instances in whose storage the final computations of `values` live.
