@@ -33,6 +33,7 @@ from .pipeline import Settings
 from .plan_file import load_plan
 from .ranks import share_book, share_budget, share_device
 from .report.sizes import format_bytes
+from .solve._core import SOURCES
 
 logger = logging.getLogger(__name__)
 
@@ -266,7 +267,7 @@ def _budget_notes(to_come: StateToCome) -> tuple[str, ...]:
 @cache
 def _code_fingerprint() -> str:
     """Hash of our sources and of torch's version: a change in either makes old compiled steps stale."""
-    digest = hashlib.sha256(torch_compat.torch_version().encode())
+    digest = hashlib.sha256(f"{torch_compat.torch_version()} {SOURCES}".encode())
     for path in sorted(Path(__file__).parent.rglob("*.py")):
         digest.update(path.read_bytes())
     return digest.hexdigest()

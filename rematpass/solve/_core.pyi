@@ -11,6 +11,9 @@ from numpy.typing import NDArray
 
 from . import program as problem
 
+SOURCES: str
+"""Sha256 hex of the sources this was made from."""
+
 class Program:
     def __init__(self, program: problem.Program) -> None: ...
     def kept_values(self, backward: Sequence[int]) -> tuple[int, ...]: ...

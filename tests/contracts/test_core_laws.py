@@ -1,11 +1,14 @@
 """The laws of the compiled core, read from its text as far as that goes without a parser."""
 
+import hashlib
 import re
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
+
+from rematpass.solve import _core
 
 CORE = Path(__file__).parents[2] / "rematpass" / "solve" / "core"
 MAX_FUNCTION, MAX_FILE = 60, 400
@@ -49,6 +52,12 @@ def breaks_the_laws_of_the_core(source: Source) -> Iterator[str]:
 
 def test_laws_of_the_core():
     assert [offence for source in load_sources() for offence in breaks_the_laws_of_the_core(source)] == []
+
+
+def test_the_core_at_hand_is_made_of_these_sources():
+    """Else `pip install -e .` is due: cache keys, too, hold what the core was made from."""
+    files = sorted(path for path in CORE.iterdir() if path.suffix in (".cpp", ".hpp"))
+    assert hashlib.sha256(b"".join(path.read_bytes() for path in files)).hexdigest() == _core.SOURCES
 
 
 @pytest.mark.parametrize(

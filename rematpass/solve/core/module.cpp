@@ -369,6 +369,7 @@ PYBIND11_MODULE(_core, m) {
             remat::raise_solver_error(error.why);
         }
     });
+    m.attr("SOURCES") = REMATPASS_SOURCES;
     remat::bind_program(m);
     remat::bind_half(m);
     remat::bind_recorder(m);
