@@ -21,7 +21,7 @@ from functools import cached_property
 from ._core import Closure, ClosureProblem
 from .bound import Bound, values_of, whole_problem
 from .chain import Chain
-from .closure import fill_between, sweep_closures
+from .closure import closure_near, fill_between, sweep_closures
 from .descent import Box, FrontierPoint, PlanList, descend
 from .frontier import Modeller, Passing, StageRun
 from .ladder import Ladder, squeeze
@@ -42,8 +42,8 @@ LOW_ENDS = 3
 # 11 % higher, that of a ResNet 4 %, and 10,000 ops of equal layers take 3 to 6 % more extra time; 10,000 and 20,000
 # changed plans of 13 programs by -30 to +30 %, none on average, in 10 to 30 % more time (2026-11).
 RUN_OPS = 5000
-# Beyond this many ops there is no local search, and closures of the whole graph are not tried beside the chain: at
-# 10,000 ops they take half a second and change plans by less than 1 % (2026-11).
+# Beyond this many ops there is no local search, and closures of the whole graph are not tried beside the chain (but
+# the fastest): at 10,000 ops they take half a second and change plans by less than 1 % (2026-11).
 MODERATE_OPS = 6000
 # The chain programme counts in slots and takes stages for themselves: its promise may be off by about this share. Half
 # and twice changed nothing on the six graphs.
@@ -108,7 +108,7 @@ class Frontier:
         self._stages = find_stages(program)
         self.bound = Bound(program)
         problem, self._values = whole_problem(program)
-        self._hull = _whole_hull(problem)
+        self._hull = _whole_hull(problem) if self._is_moderate else [*closure_near(problem, None)[:1]]
         self.fastest = self.smallest = self._simulate(self._whole(0))
         self._nest = _Nest(program, self._stages, self._solve_chain())
         self._add_low_ends()
