@@ -30,13 +30,17 @@ RUNGS = 8
 # of six models at 50, 20 and 5 % of the way are as fast, those of a U-Net take 5.0 % instead of 3.8 at 20 %, and
 # finding them takes a third longer (2026-11).
 LOW_RUNGS = (1 / 16, 1 / 32)
-# Rounds to get a plan down to a rung; rounds to make it faster there, as long as one of the last `PATIENCE` did. On ten
-# models at eight budgets each, 6 rounds in all take 4 % more extra time on average than these, and up to 2.6 times as
-# much (U-Net, LSTM, ResNet: where stages differ); a patience of 20 takes 1 % more, one of 80 0.3 % less, in a fifth
-# less and a third more time (2026-11).
+# Rounds to get a plan down to a rung; rounds to make it faster there. On ten models at eight budgets each, 6 of the
+# latter take 4 % more extra time on average than these, and up to 2.6 times as much (U-Net, LSTM, ResNet: where stages
+# differ) (2026-11).
 FIT_ROUNDS = 40
 ROUNDS = 200
-PATIENCE = 40
+# Rounds without a faster plan that end a rung: so many at first, so many more for each faster plan found, so many at
+# most. A patience of 40 throughout takes a quarter more time for 0.2 % less extra time; half as much more for each,
+# 0.2 % more extra time (2026-11).
+PATIENCE = 12
+MORE_PATIENCE = 14
+MOST_PATIENCE = 54
 # A round takes about as long as simulating so many plans.
 ROUND_WORK = 1
 # Shares by which the smallest peak is lowered, the first and the last worth trying, and rounds for each. A last share
@@ -185,12 +189,15 @@ def _fit(search: LocalSearch, rounds: int, spend: Spend) -> None:
 
 def _speed_up(search: LocalSearch, spend: Spend) -> None:
     """Rounds while plans become faster."""
-    idle = 0
+    idle, patience = 0, PATIENCE
     for _ in range(ROUNDS):
-        is_over = search.best_ns <= search.enough_ns or idle >= PATIENCE
+        is_over = search.best_ns <= search.enough_ns or idle >= patience
         if is_over or not spend(ROUND_WORK * len(search.program)):
             return
-        idle = 0 if search.step() else idle + 1
+        if search.step():
+            idle, patience = 0, min(patience + MORE_PATIENCE, MOST_PATIENCE)
+        else:
+            idle += 1
 
 
 def _without_unread(program: Program, decision: Decision) -> Decision:
