@@ -140,12 +140,7 @@ def find_put_off(program: Program, schedule: Schedule) -> tuple[frozenset[int], 
 
 def find_spans(half: Half) -> tuple[BoolArray, IntArray, IntArray]:
     """Per instance: whether it is a storage in memory, the first moment it is there, the first it is not any more."""
-    count, given = len(half.ops), half.given
-    moments = np.arange(count)
-    # What is given and never read is gone before the first op.
-    start = np.where(moments < given, given, moments)
-    stop = np.maximum(np.where(half.end < 0, moments, half.end), start - (moments < given)) + 1
-    return (half.root == moments) & half.is_stored, start, np.minimum(stop, count + 1)
+    return half.core.spans()
 
 
 def find_heirs(program: Program, half: Half) -> dict[int, tuple[int, ...]]:

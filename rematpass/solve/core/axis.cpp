@@ -5,11 +5,7 @@
 namespace remat {
 
 Axis::Axis(const Program& of, Slice<int> forward, Slice<int> backward) : program(&of) {
-    std::vector<int> kept;
-    for (int v : kept_values(of, backward, of.backward_outputs)) {
-        if (of.is_paid(v)) kept.push_back(v);
-    }
-    const Half first = find_forward(of, forward, kept);
+    const Half first = find_forward(of, forward, kept_in_memory(of, backward));
     const Half second = find_backward(of, backward);
     const int given = second.trace.given;
     split = first.count();

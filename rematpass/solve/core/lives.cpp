@@ -276,9 +276,7 @@ Half find_backward(const Program& program, Slice<int> sequence) {
         if (!is_held[v]) held.push_back(v);
         is_held[v] = true;
     };
-    for (int v : kept_values(program, sequence, program.backward_outputs)) {
-        if (program.is_paid(v)) hold(v);
-    }
+    for (int v : kept_in_memory(program, sequence)) hold(v);
     for (int v : program.forward_outputs) {
         hold(v);
         is_output[v] = true;
@@ -378,10 +376,7 @@ Int local_peak(const Program& program, Slice<int> sequence, Slice<int> returned,
 }
 
 Int peak_above_inputs(const Program& program, Slice<int> forward, Slice<int> backward) {
-    std::vector<int> kept;
-    for (int v : kept_values(program, backward, program.backward_outputs)) {
-        if (program.is_paid(v)) kept.push_back(v);
-    }
+    const std::vector<int> kept = kept_in_memory(program, backward);
     const auto peak_of = [&](const Half& half) {
         const std::vector<Int> live = live_bytes(program, half);
         return live.empty() ? 0 : std::max<Int>(0, *std::max_element(live.begin(), live.end()));

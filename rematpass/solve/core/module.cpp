@@ -155,6 +155,18 @@ void bind_half(py::module_& m) {
         .def("runs_at", [](const Half& half) { return to_ints(half.runs_at); })
         .def("end", [](const Half& half) { return to_ints(half.end); })
         .def("taken", [](const Half& half) { return to_ints(half.taken); })
+        .def("spans",
+             [](const Half& half) {
+                 std::vector<char> is_there;
+                 std::vector<int> start, stop;
+                 for (int i = 0; i < half.count(); ++i) {
+                     const Span span = find_span(half, i);
+                     is_there.push_back(span.is_there);
+                     start.push_back(span.start);
+                     stop.push_back(span.stop);
+                 }
+                 return std::tuple(to_bools(is_there), to_ints(start), to_ints(stop));
+             })
         .def("live_bytes", [](const Half& half, const Program& p) { return to_ints(live_bytes(p, half)); })
         .def("find_heirs", [](const Half& half, const Program& p) { return find_heirs(p, half); })
         .def("find_put_off", [](const Half& half, const Program& p) { return to_bools(find_put_off(p, half)); });

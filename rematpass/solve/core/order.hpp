@@ -26,7 +26,6 @@ public:
     std::vector<int> run(Slice<int> ops);
     // Forget recomputed values; a later use computes them again.
     void drop(Slice<int> values);
-    bool is_live(int v) const { return is_live_[v]; }
     const std::vector<int>& sequence() const { return sequence_; }
 
 private:

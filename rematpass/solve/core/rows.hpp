@@ -34,13 +34,6 @@ class Rows {
 public:
     Rows() = default;
 
-    explicit Rows(const std::vector<std::vector<T>>& rows) {
-        for (const auto& row : rows) {
-            flat_.insert(flat_.end(), row.begin(), row.end());
-            close();
-        }
-    }
-
     // The values at each of the keys 0..count-1, in the order given.
     Rows(const std::vector<std::pair<int, T>>& pairs, int count) : start_(count + 1, 0), flat_(pairs.size()) {
         for (const auto& pair : pairs) ++start_[pair.first + 1];

@@ -83,4 +83,10 @@ std::vector<int> kept_values(const Program& program, Slice<int> backward, Slice<
     return kept;
 }
 
+std::vector<int> kept_in_memory(const Program& program, Slice<int> backward) {
+    std::vector<int> kept = kept_values(program, backward, program.backward_outputs);
+    kept.erase(std::remove_if(kept.begin(), kept.end(), [&](int v) { return !program.is_paid(v); }), kept.end());
+    return kept;
+}
+
 }  // namespace remat

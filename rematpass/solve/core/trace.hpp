@@ -31,6 +31,9 @@ struct Trace {
 // Follow `sequence`, with `held` at hand from the start. Inputs and symbols are no instances.
 Trace trace_sequence(const Program& program, Slice<int> sequence, Slice<int> held);
 
+// Of what a backward is handed, what takes memory: inputs of the forward and scalars left out.
+std::vector<int> kept_in_memory(const Program& program, Slice<int> backward);
+
 // What a backward sequence reads before computing it, inputs of the forward included, in order of first use. `outputs`
 // are read at the end.
 std::vector<int> kept_values(const Program& program, Slice<int> backward, Slice<int> outputs);
