@@ -11,7 +11,7 @@ FILES = sorted([*CORE.glob("*.cpp"), *CORE.glob("*.hpp")])
 # The core knows what it was made from: compiled steps of another core are not taken from a cache.
 DIGEST = hashlib.sha256(b"".join(path.read_bytes() for path in FILES)).hexdigest()
 
-ParallelCompile("NPY_NUM_BUILD_JOBS").install()
+ParallelCompile("MAX_JOBS").install()  # the variable that torch's own extensions heed
 setup(
     ext_modules=[
         Pybind11Extension(
