@@ -24,10 +24,12 @@ from . import torch_compat
 from .device import make_settings
 from .emit.copies import copy_overwritten
 from .emit.layouts import note_layouts
+from .emit.ordered import order_gradients
 from .emit.pooled import forget_pooled
 from .errors import RematError
 from .graph.capture import JointProgram, capture_joint, find_overwritten
 from .graph.facts import module_path
+from .graph.gradients import find_turned
 from .graph.layouts import find_images
 from .graph.sizes import open_sizes
 from .lessons import Lessons, corrected, may_learn
@@ -53,6 +55,7 @@ def take_apart(gm: fx.GraphModule, num_fwd_outputs: int, static: list[int] | Non
     copy_overwritten(gm, find_overwritten(gm))
     if settings.is_fusing:
         forget_pooled(gm)
+        order_gradients(gm, find_turned(gm, num_fwd_outputs, static, settings.device_type))
     is_fusing, device_type = settings.is_fusing, settings.device_type
     return capture_joint(gm, num_fwd_outputs, static, is_fusing=is_fusing, device_type=device_type)
 

@@ -26,9 +26,9 @@ from .words import words
 _REGROUPING = words("alias detach expand lift_fresh reshape squeeze unsqueeze view _unsafe_view view_as_real")
 # What reads its first operand in another order than it writes.
 _MOVING = words(
-    "avg_pool2d_backward avg_pool3d_backward embedding flip gather index index_select pixel_shuffle",
-    "reflection_pad2d repeat replication_pad2d roll select_backward slice_backward upsample_nearest2d _unsafe_index",
-    "_unsafe_masked_index",
+    "avg_pool2d_backward avg_pool3d_backward embedding flip gather index index_select inductor_force_stride_order",
+    "pixel_shuffle reflection_pad2d repeat replication_pad2d roll select_backward slice_backward upsample_nearest2d",
+    "_unsafe_index _unsafe_masked_index",
 )
 # What puts its second operand into a part of the first.
 _PLACING = words("select_scatter slice_scatter")

@@ -68,7 +68,8 @@ class Scratch:
         if sizes.is_refusable and self.kernels.refuses(sizes):
             return max(self.threads * self._unfolded_at_once_bytes(), sizes.result_bytes) + PRIMITIVE_BYTES
         copied = self._read_block + self._weight_block + self._result_block - sizes.result_bytes
-        return _with_primitive(max(copied + self._gathered_bytes(), self._result_block))
+        copied += self._gathered_bytes() + self._summed_bytes(sizes.outputs)
+        return _with_primitive(max(copied, self._result_block))
 
     def _image_gradient_bytes(self) -> int:
         """All that is there."""
@@ -78,7 +79,7 @@ class Scratch:
             unfolded = own * sizes.unfolded_bytes(math.prod(sizes.out))
             return sizes.image_bytes + max(unfolded, sizes.image_bytes)
         copies = self._image_block + self._result_block + self._weight_block
-        copies += strided_bytes(sizes, self.threads)
+        copies += strided_bytes(sizes, self.threads) + self._summed_bytes(sizes.inputs)
         return max((2 + sizes.is_strided) * sizes.image_bytes, copies)
 
     def _weight_gradient_bytes(self) -> int:
@@ -112,6 +113,11 @@ class Scratch:
         sizes = self.convolution
         is_gathered = sizes.is_point and sizes.is_strided
         return self.threads * is_gathered * self._padded(sizes.inputs) * math.prod(sizes.out) * sizes.item_bytes
+
+    def _summed_bytes(self, channels: int) -> int:
+        """What so many channels of a result are summed in, if not where they lie."""
+        _ = channels
+        return 0
 
     @property
     def _read_block(self) -> int:

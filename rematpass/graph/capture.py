@@ -6,8 +6,10 @@ with the side each belongs to. Never prices, never decides.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
+import torch
 from torch import fx
 
 from .. import torch_compat
@@ -85,6 +87,29 @@ def capture_joint(
         static_inputs=tuple(primals[i] for i in static_indices or [] if i < len(primals)),
         mutated_inputs=_mutated(gm, nodes, ids, primals),
     )
+
+
+def find_gradients(
+    gm: fx.GraphModule, num_fwd_outputs: int, static_indices: Sequence[int] | None
+) -> dict[fx.Node, fx.Node]:
+    """Per parameter, the gradient that a joint graph returns for it; arguments as for `capture_joint`."""
+    nodes, _ = _number(gm)
+    primals, returned = _primals(nodes), torch_compat.leaves(gm.graph.output_node().args)[num_fwd_outputs:]
+    pairs = ((nodes[primals[i]], returned[i]) for i in static_indices or () if i < min(len(primals), len(returned)))
+    return {parameter: gradient for parameter, gradient in pairs if isinstance(gradient, fx.Node)}
+
+
+def find_forward(gm: fx.GraphModule) -> list[fx.Node]:
+    """Nodes of a joint graph that depend on no gradient."""
+    nodes, ids = _number(gm)
+    return [node for node, is_backward in zip(nodes, _backward_side(nodes, ids), strict=True) if not is_backward]
+
+
+def device_of(nodes: Sequence[fx.Node]) -> str:
+    """The device that a graph with these nodes was traced on ("cpu", "cuda")."""
+    tensors = (n.meta.get("val") for n in nodes if n.op == "placeholder")
+    kinds = {v.device.type for v in tensors if isinstance(v, torch.Tensor)}
+    return next((k for k in ("cuda", "xpu", "mps") if k in kinds), "cpu")
 
 
 def find_overwritten(gm: fx.GraphModule) -> list[fx.Node]:

@@ -15,6 +15,7 @@ OWN_ELEMENTS = 20_480
 OWN_KERNEL = 3
 # What becomes of convolutions over more is not known.
 MOST_DIMENSIONS = 2
+HALF_BYTES = 2
 # Up to this size of a kernel oneDNN has one of its own for the gradient of a depthwise weight.
 DEPTHWISE_KERNEL = 3
 
@@ -49,6 +50,11 @@ class Convolution:
     item_bytes: int
     is_float32: bool
     is_onednn: bool
+
+    @property
+    def is_half(self) -> bool:
+        """Whether oneDNN computes it in half precision."""
+        return self.is_onednn and self.item_bytes == HALF_BYTES
 
     @property
     def is_refusable(self) -> bool:

@@ -18,7 +18,7 @@ from .. import torch_compat
 from ..declared import DeclaredOp
 from ..solve.program import STRAIGHT, Addend, Kind, Way
 from .addressing import Addressing
-from .capture import JointProgram
+from .capture import JointProgram, device_of
 from .demands import is_asked_for
 from .flops import count_flops, tensors_in
 from .joins import is_stored_whole, joined_parts
@@ -111,7 +111,7 @@ def collect_facts(
         is_fusing: Inductor runs the halves, in layouts of its own.
     """
     ids = {node: i for i, node in enumerate(joint.nodes)}
-    device_type = device_type or _device_type(joint.nodes)
+    device_type = device_type or device_of(joint.nodes)
     forward = [node for node, is_late in zip(joint.nodes, joint.is_backward, strict=True) if not is_late]
     is_relaid = is_fusing and lays_out_images(forward, device_type)
     values: list[ValueFacts] = []
@@ -235,12 +235,6 @@ def storage_bytes(value: torch.Tensor) -> int:
 
 def _round_up(size: int, block: int) -> int:
     return -(-size // block) * block
-
-
-def _device_type(nodes: tuple[fx.Node, ...]) -> str:
-    tensors = (n.meta.get("val") for n in nodes if n.op == "placeholder")
-    kinds = {v.device.type for v in tensors if isinstance(v, torch.Tensor)}
-    return next((k for k in ("cuda", "xpu", "mps") if k in kinds), "cpu")
 
 
 def _static_bytes(joint: JointProgram, block: int) -> int:

@@ -96,6 +96,12 @@ def is_of_images(node: fx.Node) -> bool:
     return all(len(_sizes(node, position)) == IMAGE_RANK for position in (0, 1))
 
 
+def is_dense(tensor: torch.Tensor) -> bool:
+    """Whether its elements fill the memory from the first to the last."""
+    sizes, strides = ([concrete(n) for n in ns] for ns in (tensor.shape, tensor.stride()))
+    return math.prod(sizes) == 1 + sum((n - 1) * step for n, step in zip(sizes, strides, strict=True))
+
+
 def relaid_bytes(node: fx.Node) -> int:
     """Bytes of the copy that is made, and kept for the backward, of a batch that the convolution `node` reads.
 

@@ -23,8 +23,9 @@ from .words import words
 # Operators that Inductor computes inside their readers though torch does not tag them pointwise (lowering.py, 2.13).
 _POINTWISE = words(
     "arange cat clone constant_pad_nd convert_element_type copy embedding empty empty_like empty_strided eye",
-    "fill flip full full_like gather index index_select inductor_lookup_seed inductor_random inductor_randint",
-    "iota lift_fresh_copy masked_fill new_empty new_empty_strided new_full new_ones new_zeros ones ones_like",
+    "fill flip full full_like gather index index_select inductor_force_stride_order inductor_lookup_seed",
+    "inductor_random inductor_randint iota lift_fresh_copy masked_fill new_empty new_empty_strided new_full new_ones",
+    "new_zeros ones ones_like",
     "repeat roll scalar_tensor select_backward select_scatter slice_backward slice_scatter _to_copy tril triu",
     "_unsafe_index _unsafe_masked_index upsample_nearest2d zeros zeros_like reflection_pad2d replication_pad2d",
     "pixel_shuffle fmod remainder _low_memory_max_pool_offsets_to_indices",
@@ -51,7 +52,8 @@ _OFTEN = words(
 )
 # What only fills, copies or looks up: nothing is computed.
 _NO_STEPS = words(
-    "clone embedding empty empty_like empty_strided fill full full_like lift_fresh_copy new_empty new_empty_strided",
+    "clone embedding empty empty_like empty_strided fill full full_like inductor_force_stride_order lift_fresh_copy",
+    "new_empty new_empty_strided",
     "new_full new_ones new_zeros ones ones_like repeat scalar_tensor zeros zeros_like _unsafe_index",
 )
 # What asks of every element whether it lies in a part: one or two comparisons of its place, a choice.

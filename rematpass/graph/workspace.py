@@ -18,8 +18,9 @@ from .blocked_convolution import Scratch, find_kernels
 from .channels_last import ChannelsLast
 from .convolution import Convolution
 from .gpu_attention import gpu_attention_parts
+from .half_convolution import HalfScratch
 from .half_products import half_product_bytes
-from .layouts import is_convolution, is_of_images, weight_copy_bytes
+from .layouts import is_convolution, is_dense, is_of_images, weight_copy_bytes
 from .op_traits import base_name, tensor_at
 from .sizes import concrete
 
@@ -137,7 +138,8 @@ def _find_scratch(node: fx.Node) -> Scratch | None:
         is_float32=image.dtype is weight.dtype is torch.float32,
         is_onednn=is_onednn(image.dtype),
     )
-    return Scratch(convolution, find_kernels(cpu_capability()), num_threads())
+    kind = HalfScratch if convolution.is_half else Scratch
+    return kind(convolution, find_kernels(cpu_capability()), num_threads())
 
 
 def _per_dimension(step: object, count: int) -> list[int]:
@@ -168,13 +170,7 @@ def _copied_parts(node: fx.Node) -> int:
     if not (is_gradient or is_convolution(node)) or not is_of_images(node):
         return 0
     images = [tensor_at(node, position) for position in range(1 + is_gradient)]
-    return sum(_bytes_of(image) for image in images if image is not None and not _is_dense(image))
-
-
-def _is_dense(tensor: torch.Tensor) -> bool:
-    """Whether its elements fill the memory from the first to the last."""
-    sizes, strides = ([concrete(n) for n in ns] for ns in (tensor.shape, tensor.stride()))
-    return math.prod(sizes) == 1 + sum((n - 1) * step for n, step in zip(sizes, strides, strict=True))
+    return sum(_bytes_of(image) for image in images if image is not None and not is_dense(image))
 
 
 def _cpu_scatter(node: fx.Node) -> int:

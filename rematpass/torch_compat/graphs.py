@@ -164,6 +164,13 @@ def _mutations_described(gm: fx.GraphModule) -> set[int]:
     return {i for i, n in enumerate(primals) if n.meta.get("desc") in [w for w in written if w is not None]}
 
 
+def order_strides() -> OpOverload:
+    """`f(tensor, strides)`: the tensor, its elements in memory in the order of such strides (2.11-2.15)."""
+    from torch._inductor import inductor_prims
+
+    return cast("OpOverload", inductor_prims.force_stride_order)
+
+
 def storage_key(tensor: torch.Tensor) -> object:
     """Equal for tensors that share a storage, fake ones included (2.11-2.15). A sparse tensor has none to share."""
     if tensor.layout is not torch.strided:
