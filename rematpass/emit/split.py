@@ -13,10 +13,13 @@ from torch import fx
 
 from .. import torch_compat
 from ..graph.capture import JointProgram
-from ..graph.op_traits import is_unrolled
+from ..graph.op_traits import base_name, is_unrolled
+from ..graph.words import words
 from ..solve.liveness import find_put_off, kept_values
 from ..solve.program import Decision, Kind, Program
 
+# What Inductor's passes write anew.
+_WRITTEN_ANEW = words("as_strided_scatter diagonal_scatter select_scatter slice_scatter")
 # Values of the forward and positions in the backward whose results are stored where they are computed.
 _Marked = tuple[frozenset[int], frozenset[int]]
 _NOTHING: _Marked = frozenset(), frozenset()
@@ -82,11 +85,11 @@ def _expand(joint: JointProgram, program: Program, decision: Decision, marked: _
     for value, is_backward, position in _executed(joint, program, decision):
         node = joint.nodes[value]
         latest[node] = graph.node_copy(node, latest.__getitem__)
-        first.setdefault(value, latest[node])
         if is_backward is not None:
             latest[node].meta.update(torch_compat.half_tag(is_backward=is_backward))
             if position in marked[is_backward]:
-                latest[node].meta[torch_compat.STORE_HERE] = True
+                latest[node] = _stored_here(latest[node])
+        first.setdefault(value, latest[node])
     output = next(n for n in joint.gm.graph.nodes if n.op == "output")
     returned = graph.node_copy(output, latest.__getitem__)
     # The forward returns what it computed itself, not what the backward computes again; numbers stay as they are.
@@ -95,6 +98,20 @@ def _expand(joint: JointProgram, program: Program, decision: Decision, marked: _
     returned.args = ((*own, *leaves[len(own) :]),)
     joint.gm.graph = graph
     return first
+
+
+def _stored_here(node: fx.Node) -> fx.Node:
+    """A node whose result Inductor stores where it stands.
+
+    Inductor writes scatters into views anew (`canonicalize_view_scatter_ops`, 2.11 to 2.15) and forgets what was noted
+    on them; behind such a one stands a node of our own that asks for the strides it has.
+    """
+    strides = node.meta["val"].stride() if base_name(node.target) in _WRITTEN_ANEW else (None,)
+    if all(isinstance(step, int) for step in strides):
+        scatter, node = node, node.graph.call_function(torch_compat.order_strides(), (node, [*strides]))
+        node.meta = {**scatter.meta}
+    node.meta[torch_compat.STORE_HERE] = True
+    return node
 
 
 def _check_versions(program: Program, decision: Decision, environment: dict[int, fx.Node]) -> None:

@@ -8,7 +8,8 @@ from __future__ import annotations
 
 import contextlib
 import itertools
-from collections.abc import Iterable, Iterator, Set
+import math
+from collections.abc import Iterable, Iterator, Sequence, Set
 from typing import Any
 
 # Kernels further apart than this in Inductor's order are not fused where a plan is followed. Fusing moves one of them,
@@ -134,10 +135,33 @@ def _stored_names(nodes: Iterable[Any]) -> set[str]:
 
 def made_inside(*nodes: Any) -> set[str]:
     """What one kernel of `nodes` writes for itself only and does not store; sums that its other loops read are."""
+    return set().union(*map(_made_by_loops, _loops_together(nodes)))
+
+
+def _made_by_loops(nodes: Sequence[Any]) -> set[str]:
     own = {name for node in nodes for name in node.get_operation_names()}
     parts = (part for node in nodes for part in node.get_nodes() if not part.is_reduction())
     made = (buffer for part in parts for buffer in part.get_outputs())
     return {buffer.get_name() for buffer in made if all(user.get_name() in own for user in buffer.users)}
+
+
+def _loops_together(nodes: Sequence[Any]) -> list[Sequence[Any]]:
+    """Loops that hand each other what they do not store: in C++ all under one outer loop, unless one goes less deep.
+
+    Then none has a buffer of its own for a row (`try_outer_loop_fusion_with_local_buf`, 2.11-2.15).
+    """
+    outer = [
+        loop for node in nodes for loop in (node.get_outer_nodes() if hasattr(node, "get_outer_nodes") else [node])
+    ]
+    if any(loop.is_extern() or loop.get_device().type != "cpu" for loop in outer):
+        return [outer]
+    return [outer] if len({_elements(loop) for loop in outer}) == 1 else [[loop] for loop in outer]
+
+
+def _elements(loop: Any) -> Any:
+    """How many elements a loop goes through, those of its sums if it has any; symbolic where sizes are."""
+    _, (outer, inner) = max(loop.get_nodes(), key=lambda part: part.is_reduction()).group
+    return math.prod((*outer, *inner))
 
 
 class _FusionGuard:

@@ -8,6 +8,7 @@ from torch.nn import functional as F  # noqa: N812 (torch's own custom)
 import rematpass
 from rematpass.check.measure import storage_bytes
 from rematpass.errors import BudgetTooSmall
+from tests.differential.steps import SCALAR
 
 
 class Convolutions(nn.Module):
@@ -50,7 +51,7 @@ def strides_returned(model, x, **options):
         for name, parameter in model.named_parameters()
     ]
     torch._dynamo.reset()
-    torch.compile(model, backend="rematpass", options={"verify": False, **options})(x).backward()
+    torch.compile(model, backend="rematpass", options={"verify": False, **SCALAR, **options})(x).backward()
     for handle in handles:
         handle.remove()
     return found
@@ -77,7 +78,7 @@ def test_the_smallest_peak_is_kept_where_gradients_are_all_there_is(dtype):
         rematpass.plan(model, args=(x,), memory_budget=1)
     budget = refusal.value.minimum_bytes
     torch._dynamo.reset()
-    compiled = torch.compile(model, backend="rematpass", options={"memory_budget": budget, "verify": False})
+    compiled = torch.compile(model, backend="rematpass", options={"memory_budget": budget, "verify": False, **SCALAR})
 
     def step():
         model.zero_grad(set_to_none=True)

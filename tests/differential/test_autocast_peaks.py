@@ -1,0 +1,81 @@
+"""The smallest peak is kept in mixed precision, where what is stored and what it is made from differ in size."""
+
+import pytest
+import torch
+from torch import nn
+from torch.nn import functional as F  # noqa: N812 (torch's own custom)
+
+import rematpass
+from rematpass.check.measure import storage_bytes
+from rematpass.errors import BudgetTooSmall
+from tests.differential.steps import SCALAR
+
+
+class Scores(nn.Module):
+    """Attention written out: its scores are bfloat16, their exponentials float32."""
+
+    def __init__(self):
+        super().__init__()
+        self.heads = nn.Parameter(torch.randn(8, 64, 8) * 0.1)
+
+    def forward(self, x):
+        for _ in range(3):
+            rows = torch.einsum("bsi,hid->bhsd", x, self.heads)
+            scores = (rows @ rows.transpose(-1, -2) * 0.25).softmax(-1)
+            x = x + (scores @ rows).transpose(1, 2).flatten(2)
+        return x
+
+
+class Causal(nn.Module):
+    """Convolutions that look back only: padded on both sides, what is too much cut off."""
+
+    def __init__(self):
+        super().__init__()
+        self.reach = [2 << i for i in range(6)]
+        self.lift = nn.Conv1d(4, 48, 1)
+        self.layers = nn.ModuleList(nn.Conv1d(48, 48, 3, padding=n, dilation=n // 2) for n in self.reach for _ in "ab")
+
+    def forward(self, x):
+        x = self.lift(x)
+        for i, reach in enumerate(self.reach):
+            y = x
+            for layer in self.layers[2 * i : 2 * i + 2]:
+                y = F.relu(layer(y)[..., :-reach])
+            x = F.relu(x + F.dropout(y, 0.1, self.training))
+        return x
+
+
+class Mixed(nn.Module):
+    """A model under autocast, and a loss."""
+
+    def __init__(self, model):
+        super().__init__()
+        self.model = model
+
+    def forward(self, x):
+        with torch.autocast("cpu", torch.bfloat16):
+            return self.model(x).float().square().mean()
+
+
+CASES = {"scores": (Scores, (2, 192, 64)), "causal": (Causal, (4, 4, 1000))}
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_the_smallest_peak_is_kept_under_autocast(name):
+    torch.manual_seed(0)
+    make, shape = CASES[name]
+    model, x = Mixed(make()), torch.randn(shape)
+    with pytest.raises(BudgetTooSmall) as refusal:
+        rematpass.plan(model, args=(x,), memory_budget=1)
+    budget = refusal.value.minimum_bytes
+    torch._dynamo.reset()
+    compiled = torch.compile(model, backend="rematpass", options={"memory_budget": budget, "verify": False, **SCALAR})
+
+    def step():
+        model.zero_grad(set_to_none=True)
+        compiled(x).backward()
+
+    step()
+    model.zero_grad(set_to_none=True)
+    measured = rematpass.measure_peak(step, device="cpu") + storage_bytes([*model.parameters(), x])
+    assert measured <= 1.01 * budget
