@@ -150,12 +150,16 @@ def _loops_together(nodes: Sequence[Any]) -> list[Sequence[Any]]:
 
     Then none has a buffer of its own for a row (`try_outer_loop_fusion_with_local_buf`, 2.11-2.15).
     """
-    outer = [
-        loop for node in nodes for loop in (node.get_outer_nodes() if hasattr(node, "get_outer_nodes") else [node])
-    ]
-    if any(loop.is_extern() or loop.get_device().type != "cpu" for loop in outer):
+    outer = [loop for node in nodes for loop in _outer_loops(node)]
+    is_generated = all(hasattr(part, "group") for loop in outer for part in loop.get_nodes())
+    if not is_generated or any(loop.get_device().type != "cpu" for loop in outer):
         return [outer]
     return [outer] if len({_elements(loop) for loop in outer}) == 1 else [[loop] for loop in outer]
+
+
+def _outer_loops(node: Any) -> Sequence[Any]:
+    """The kernels that C++ puts under one outer loop (`OuterLoopFusedSchedulerNode`, 2.11-2.15), or the kernel."""
+    return node.get_outer_nodes() if hasattr(node, "get_outer_nodes") else (node,)
 
 
 def _elements(loop: Any) -> Any:

@@ -155,6 +155,16 @@ def test_what_vanishes_passes_its_place_on():
     assert allows(0, kernels[1], kernels[2])  # adds nothing to what there is
 
 
+def test_loops_of_another_depth_share_no_rows():
+    """Kernel 2 reads what 1 wrote: one buffer for a row between them, unless 0 goes through sums only."""
+    kernels = make_kernels([([], 1), ([], 4), ([0, 1], 4), ([2], 1)])
+    for kernel, sizes in zip(kernels, ([8], [8, 16], [8, 16], [8, 16]), strict=True):
+        kernel.group = (torch.device("cpu"), (sizes, []))
+        kernel.get_device = lambda: torch.device("cpu")
+    assert fusion.made_inside(*kernels[1:3]) == {"buf1"}
+    assert fusion.made_inside(*kernels[:3]) == set()
+
+
 def test_a_result_takes_no_place_that_the_other_still_reads():
     """Kernels 1 and 2 both read 0, 2 writes over it; as one they cannot."""
     kernels = make_kernels([([], 4), ([0], 4), ([0], 4), ([1, 2], 1)])
