@@ -51,7 +51,7 @@ def _laid_out(node: fx.Node, changed: Changed) -> Any:
         return own
     if node.target is operator.getitem:
         return changed[cast("fx.Node", node.args[0])][node.args[1]]
-    if not isinstance(node.target, OpOverload) or node.target._schema.is_mutable or not _is_static(node):
+    if not isinstance(node.target, OpOverload) or node.target._schema.is_mutable or not is_static(node):
         return own
     if own is not None and _is_even(node, changed):
         return own.new_empty(()).expand(own.shape)
@@ -75,7 +75,7 @@ def _is_expanded(value: Any) -> bool:
     return isinstance(value, Tensor) and all(isinstance(step, int) and step == 0 for step in value.stride())
 
 
-def _is_static(node: fx.Node) -> bool:
+def is_static(node: fx.Node) -> bool:
     """Whether no size around a node is symbolic: with one, looking at strides could fix it for good."""
     values = (n.meta.get("val") for n in (node, *node.all_input_nodes))
     tensors = (value for value in values if isinstance(value, Tensor))

@@ -17,6 +17,7 @@ from ..graph.op_traits import base_name, is_unrolled
 from ..graph.words import words
 from ..solve.liveness import find_put_off, kept_values
 from ..solve.program import Decision, Kind, Program
+from .layouts import is_static
 
 # What Inductor's passes write anew.
 _WRITTEN_ANEW = words("as_strided_scatter diagonal_scatter select_scatter slice_scatter")
@@ -106,9 +107,9 @@ def _stored_here(node: fx.Node) -> fx.Node:
     Inductor writes scatters into views anew (`canonicalize_view_scatter_ops`, 2.11 to 2.15) and forgets what was noted
     on them; behind such a one stands a node of our own that asks for the strides it has.
     """
-    strides = node.meta["val"].stride() if base_name(node.target) in _WRITTEN_ANEW else (None,)
-    if all(isinstance(step, int) for step in strides):
-        scatter, node = node, node.graph.call_function(torch_compat.order_strides(), (node, [*strides]))
+    if base_name(node.target) in _WRITTEN_ANEW and is_static(node):
+        scatter, strides = node, node.meta["val"].stride()
+        node = node.graph.call_function(torch_compat.order_strides(), (scatter, [*strides]))
         node.meta = {**scatter.meta}
     node.meta[torch_compat.STORE_HERE] = True
     return node

@@ -114,9 +114,8 @@ class Scratch:
         is_gathered = sizes.is_point and sizes.is_strided
         return self.threads * is_gathered * self._padded(sizes.inputs) * math.prod(sizes.out) * sizes.item_bytes
 
-    def _summed_bytes(self, channels: int) -> int:
+    def _summed_bytes(self, _channels: int) -> int:
         """What so many channels of a result are summed in, if not where they lie."""
-        _ = channels
         return 0
 
     @property

@@ -42,7 +42,7 @@ def find_turned(
 def _lies_otherwise(parameter: fx.Node, gradient: fx.Node, *, is_relaid: bool) -> bool:
     """Whether autograd would copy it. Sizes and strides that are symbolic are not asked: the answer would fix them."""
     own, made = parameter.meta.get("val"), gradient.meta.get("val")
-    if not isinstance(own, torch.Tensor) or not isinstance(made, torch.Tensor):
+    if not isinstance(own, torch.Tensor) or not isinstance(made, torch.Tensor) or gradient.op != "call_function":
         return False
     if any(value.layout is not torch.strided for value in (own, made)) or own.shape != made.shape:
         return False
