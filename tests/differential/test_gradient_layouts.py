@@ -39,6 +39,30 @@ class Heads(nn.Module):
         return torch.einsum("bi,hid->bhd", x.tanh(), self.weight).square().mean()
 
 
+class Returned(nn.Module):
+    """Parameters that are outputs themselves, one turned, one of which rows follow each other the other way round."""
+
+    def __init__(self):
+        super().__init__()
+        self.first, self.turned = nn.Parameter(torch.randn(6, 5)), nn.Parameter(torch.randn(5, 6).t())
+
+    def forward(self, x):
+        return self.first, self.first.t(), self.turned * 2, x @ self.turned.t() @ self.first
+
+
+class Shared(nn.Module):
+    """A weight of two convolutions that is also made into another's, and one in groups."""
+
+    def __init__(self):
+        super().__init__()
+        self.shared = nn.Conv2d(4, 4, 3, padding=1)
+        self.grouped = nn.Conv2d(4, 4, 3, padding=1, groups=2)
+
+    def forward(self, x):
+        y = self.grouped(self.shared(self.shared(x)))
+        return y, F.conv2d(y, self.shared.weight * self.shared.weight.mean(), stride=2)
+
+
 def images():
     return torch.randn(1, 3, 8, 8)
 
@@ -68,6 +92,22 @@ def test_gradients_lie_as_their_parameters(layout, dtype):
 def test_a_turned_gradient_is_turned_back():
     found = strides_returned(Heads(), torch.randn(32, 64), memory_budget="none")
     assert found == {"weight": (1024, 16, 1)}
+
+
+@pytest.mark.parametrize(("make", "shape"), [(Returned, (3, 5)), (Shared, (2, 4, 8, 8))])
+def test_gradients_add_up_like_eagers_and_lie_like_them(make, shape):
+    torch.manual_seed(0)
+    eager, x = make(), torch.randn(shape)
+    compiled = make()
+    compiled.load_state_dict(eager.state_dict())
+    torch._dynamo.reset()
+    step = torch.compile(compiled, backend="rematpass", options={"memory_budget": "none", "verify": False, **SCALAR})
+    for _ in range(2):
+        for run in (eager, step):
+            sum((y * torch.linspace(0, 1, y.numel()).view_as(y)).sum() for y in run(x)).backward()
+    for own, other in zip(compiled.parameters(), eager.parameters(), strict=True):
+        torch.testing.assert_close(own.grad, other.grad, rtol=1e-4, atol=1e-4)
+        assert own.grad.stride() == other.grad.stride()
 
 
 @pytest.mark.parametrize("dtype", [None, torch.bfloat16])
