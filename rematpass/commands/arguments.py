@@ -100,9 +100,10 @@ def add_model_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def add_budget_argument(parser: argparse.ArgumentParser) -> None:
-    """--budget, of the whole device."""
+    """--budget, of the whole device, also under the name of the option."""
     parser.add_argument(
         "--budget",
+        "--memory-budget",
         default="auto",
         metavar="SIZE",
         help='what the device may hold, optimizer included: 20GiB, 80%%, "auto", "none" (default: %(default)s)',

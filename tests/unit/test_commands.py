@@ -125,7 +125,7 @@ def test_the_breakdown_adds_up_and_the_optimizer_takes_from_the_budget(capsys):
 
 
 def test_what_does_not_fit_gives_code_1_and_the_smallest_budget(capsys):
-    code, out, _ = run(capsys, "plan", *MODEL, "--budget", "100KiB")
+    code, out, _ = run(capsys, "plan", *MODEL, "--memory-budget", "100KiB")
     assert code == 1
     assert "it does not fit" in out
     code, found = run_json(capsys, "plan", *MODEL, "--budget", "100KiB", "--optimizer", "sgd-momentum")
