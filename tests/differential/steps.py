@@ -23,6 +23,8 @@ from torch.utils import _pytree
 
 import rematpass
 from rematpass.backend import plans_of
+from rematpass.check.measure import storage_bytes
+from rematpass.errors import BudgetTooSmall
 
 Same = Callable[[Tensor, Tensor], bool]
 Make = Callable[[], tuple[Callable[..., Any], tuple[Any, ...]]]
@@ -274,3 +276,21 @@ def check_backend(
     with warnings.catch_warnings():
         warnings.filterwarnings("ignore", message="(?s).*Online softmax is disabled")
         return check_budgets(make, Backend, step=step, count=count, **compared, **options)
+
+
+def measure_at_smallest(model: nn.Module, x: Tensor) -> tuple[int, int]:
+    """The measured peak of a step at the smallest budget that there is for it, and that budget, in bytes."""
+    with pytest.raises(BudgetTooSmall) as refusal:
+        rematpass.plan(model, args=(x,), memory_budget=1)
+    budget = refusal.value.minimum_bytes
+    torch._dynamo.reset()
+    options = {"memory_budget": budget, "verify": False, **SCALAR}
+    compiled = torch.compile(model, backend="rematpass", options=options)
+
+    def step() -> None:
+        model.zero_grad(set_to_none=True)
+        compiled(x).backward()
+
+    step()
+    model.zero_grad(set_to_none=True)
+    return rematpass.measure_peak(step, device="cpu") + storage_bytes([*model.parameters(), x]), budget

@@ -5,10 +5,7 @@ import torch
 from torch import nn
 from torch.nn import functional as F  # noqa: N812 (torch's own custom)
 
-import rematpass
-from rematpass.check.measure import storage_bytes
-from rematpass.errors import BudgetTooSmall
-from tests.differential.steps import SCALAR
+from tests.differential.steps import measure_at_smallest
 
 
 class Scores(nn.Module):
@@ -65,17 +62,5 @@ def test_the_smallest_peak_is_kept_under_autocast(name):
     torch.manual_seed(0)
     make, shape = CASES[name]
     model, x = Mixed(make()), torch.randn(shape)
-    with pytest.raises(BudgetTooSmall) as refusal:
-        rematpass.plan(model, args=(x,), memory_budget=1)
-    budget = refusal.value.minimum_bytes
-    torch._dynamo.reset()
-    compiled = torch.compile(model, backend="rematpass", options={"memory_budget": budget, "verify": False, **SCALAR})
-
-    def step():
-        model.zero_grad(set_to_none=True)
-        compiled(x).backward()
-
-    step()
-    model.zero_grad(set_to_none=True)
-    measured = rematpass.measure_peak(step, device="cpu") + storage_bytes([*model.parameters(), x])
+    measured, budget = measure_at_smallest(model, x)
     assert measured <= 1.01 * budget
