@@ -39,8 +39,8 @@ from bench.step_cases import build as build_for_steps
 from rematpass import torch_compat
 from rematpass.emit.layouts import note_layouts
 from rematpass.graph.capture import JointProgram
-from rematpass.graph.facts import CUDA_BLOCK_BYTES
 from rematpass.graph.layouts import find_images
+from rematpass.graph.operators import CUDA_BLOCK_BYTES
 from rematpass.look import Step, look_at_step
 from rematpass.options import parse_options
 from rematpass.pipeline import Planned, Settings, plan_and_split, room_beside_inputs

@@ -28,9 +28,9 @@ from .emit.ordered import order_gradients
 from .emit.pooled import forget_pooled
 from .errors import RematError
 from .graph.capture import JointProgram, capture_joint, find_overwritten
-from .graph.facts import module_path
 from .graph.gradients import find_turned
 from .graph.layouts import find_images
+from .graph.origin import module_path
 from .graph.sizes import open_sizes
 from .lessons import Lessons, corrected, may_learn
 from .options import Options, cache_dir, parse_options

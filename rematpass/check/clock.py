@@ -15,9 +15,9 @@ from typing import Any
 import torch
 from torch import fx
 
-from ..graph.facts import storage_bytes
 from ..graph.flops import tensors_in
 from ..graph.op_traits import base_name, is_builtin
+from ..graph.operators import storage_bytes
 from ..graph.sizes import concrete
 from ..torch_compat import OpOverload, outside_tracing
 from .measure import device_memory

@@ -12,7 +12,7 @@ from __future__ import annotations
 import itertools
 import math
 import operator
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Hashable, Sequence
 
 import torch
 from torch import fx
@@ -44,7 +44,7 @@ class Addressing:
     def __init__(self, images: Collection[fx.Node] = ()) -> None:
         self._images = images
         self._turns: dict[fx.Node, tuple[int, ...]] = {}
-        self._shapes: dict[fx.Node, list[int]] = {}
+        self._known: dict[Hashable, tuple[int | None, ...]] = {}
         self._names: dict[str, int] = {}
         self._places: dict[Way, int] = {STRAIGHT: 0}
 
@@ -53,17 +53,25 @@ class Addressing:
         """What the numbers given so far stand for, in order."""
         return tuple(self._places)
 
-    def note(self, node: fx.Node, kind: Kind, operands: Sequence[fx.Node]) -> tuple[int, ...]:
-        """How `node` addresses each of its operands, all of which were noted before."""
+    def note(
+        self, node: fx.Node, kind: Kind, operands: Sequence[fx.Node], key: Hashable | None = None
+    ) -> tuple[int, ...]:
+        """How `node` addresses each of its operands, all of which were noted before.
+
+        `key` is equal for nodes that are alike (`alike.Alike`), None for one that is like no other.
+        """
         self._turns[node] = self._shown(node, operands[0]) if kind is Kind.VIEW and operands else ()
         if kind is not Kind.POINTWISE:  # who reads from memory, or writes nothing, is not asked
             return (0,) * len(operands)
-        ways = [self._read(node, u) for u in operands]
-        in_rows = [*map(self._lies_in_rows, operands)]
+        times = self._known.get(key) if key is not None else None
+        if times is None:
+            times = self._known[key or node] = _times_read(node, operands)
+        ways = [self._way(node, *pair) for pair in zip(operands, times, strict=True)]
+        in_rows = [*map(self._lies_in_rows, operands)] if self._images else []
         if any(in_rows):  # so does the result, then: what lies as an image is read askew
             is_turned = [u in self._images and not of_rows for u, of_rows in zip(operands, in_rows, strict=True)]
             ways = [self._in_rows(way) if turned else way for way, turned in zip(ways, is_turned, strict=True)]
-        return tuple(self._places.setdefault(way, len(self._places)) for way in ways)
+        return tuple([self._places.setdefault(way, len(self._places)) for way in ways])
 
     def _lies_in_rows(self, node: fx.Node) -> bool:
         """Whether this is an image, but a view of sums that were scattered into rows: gradients of a pooling are."""
@@ -80,17 +88,9 @@ class Addressing:
         own = ", ".join(str(a) for a in (*view.args[1:], *view.kwargs.items()))
         return (*self._turns[base], self._number(f"{base_name(view.target)}({own})"))
 
-    def _read(self, node: fx.Node, operand: fx.Node) -> Way:
-        name, turns = base_name(node.target), self._turns[operand]
-        moved = node.args[:1] if name in _MOVING else node.args[1:2] if name in _PLACING else ()
-        behind = 0 if operand in moved else _dimensions_behind(node, operand)
-        times = None if operand in moved else _times_repeated(self._shape(operand), self._shape(node), behind)
+    def _way(self, node: fx.Node, operand: fx.Node, times: int | None) -> Way:
+        turns = self._turns[operand]
         return ((*turns, self._number(node.name)), 1) if times is None else (turns, times)
-
-    def _shape(self, node: fx.Node) -> list[int]:
-        if node not in self._shapes:
-            self._shapes[node] = _shape(node)
-        return self._shapes[node]
 
     def _number(self, name: str) -> int:
         return self._names.setdefault(name, len(self._names))
@@ -108,6 +108,16 @@ def _leaves_channels(image: fx.Node, view: fx.Node) -> bool:
 def _shape(node: fx.Node) -> list[int]:
     tensor = node.meta.get("val")
     return [concrete(size) for size in tensor.shape] if isinstance(tensor, torch.Tensor) else []
+
+
+def _times_read(node: fx.Node, operands: Sequence[fx.Node]) -> tuple[int | None, ...]:
+    """Per operand, how often `node` goes through all of it; None where it does not follow its elements."""
+    name, into = base_name(node.target), _shape(node)
+    moved = node.args[:1] if name in _MOVING else node.args[1:2] if name in _PLACING else ()
+    return tuple(
+        None if operand in moved else _times_repeated(_shape(operand), into, _dimensions_behind(node, operand))
+        for operand in operands
+    )
 
 
 def _times_repeated(operand: Sequence[int], into: Sequence[int], behind: int) -> int | None:

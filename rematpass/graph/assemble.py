@@ -6,6 +6,8 @@ Never decides.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from .. import torch_compat
 from ..cost.values import Prices, ValueWork
 from ..solve.program import Kind, Program
@@ -18,17 +20,18 @@ _FREE = (Kind.INPUT, Kind.SYMBOL, Kind.VIEW, Kind.PART)
 
 def describe_work(joint: JointProgram, facts: Facts, *, is_fusing: bool) -> tuple[ValueWork, ...]:
     """What computing each value takes, were it computed with the readers it has in the joint graph."""
-    stored = {side: _stored_for(joint, facts, side) if is_fusing else None for side in (False, True)}
+    roots = [value.root for value in facts.values]
+    reads = [tuple({roots[u]: None for u in value.inputs}) for value in facts.values]
+    stored = {side: _stored_for(joint, facts, reads, side) if is_fusing else None for side in (False, True)}
     work = []
     for i, value in enumerate(facts.values):
-        reads = dict.fromkeys(facts.values[u].root for u in value.inputs)
         here = stored[joint.is_backward[i]]
         work.append(
             ValueWork(
                 flops=value.flops,
                 dtype=value.dtype,
                 size_bytes=value.view_bytes,
-                stored_reads_bytes=sum(facts.values[u].view_bytes for u in reads if here is None or here[u]),
+                stored_reads_bytes=sum([facts.values[u].view_bytes for u in reads[i] if here is None or here[u]]),
                 is_stored_forward=_lookup(stored[False], i),
                 is_stored_backward=_lookup(stored[True], i),
                 is_free=value.kind in _FREE,
@@ -41,14 +44,14 @@ def _lookup(stored: list[bool] | None, i: int) -> bool:
     return True if stored is None else stored[i]
 
 
-def _stored_for(joint: JointProgram, facts: Facts, is_backward: bool) -> list[bool]:
+def _stored_for(joint: JointProgram, facts: Facts, reads: Sequence[tuple[int, ...]], is_backward: bool) -> list[bool]:
     """Which values reach memory on one side, seen from the readers they have there."""
     readers = [0] * len(facts.values)
     stored = [v.kind is not Kind.POINTWISE for v in facts.values]
     for i, value in enumerate(facts.values):
         if value.kind is Kind.VIEW or joint.is_backward[i] != is_backward:
             continue
-        for u in dict.fromkeys(facts.values[u].root for u in value.inputs):
+        for u in reads[i]:
             readers[u] += 1
             stored[u] = stored[u] or value.kind in (Kind.EXTERN, Kind.PART)
     returned = joint.backward_outputs if is_backward else joint.forward_outputs

@@ -1,9 +1,11 @@
 """What readers ask to find in memory though Inductor could compute it inside them.
 
-In: a node of a joint graph. Out: a yes or no. Never decides about memory, never changes the graph.
+In: the nodes of a joint graph. Out: some of them. Never decides about memory, never changes the graph.
 """
 
 from __future__ import annotations
+
+from collections.abc import Sequence
 
 import torch
 from torch import fx
@@ -16,27 +18,25 @@ from .words import words
 _SCATTERS = words("index_put scatter_add scatter_reduce")
 
 
-def is_asked_for(node: fx.Node, device_type: str) -> bool:
-    """Whether a reader takes the value from memory.
+def find_asked_for(nodes: Sequence[fx.Node], device_type: str) -> frozenset[fx.Node]:
+    """What a reader takes from memory.
 
     That is one that shows it by strides (`as_strided` in torch/_inductor/lowering.py, 2.11 to 2.15), and a scatter that
-    Inductor leaves to torch.
+    Inductor leaves to torch; what such a reader takes a view of is in memory, too.
 
     Args:
-        node: of any operator.
+        nodes: of a graph, in order.
         device_type: of the device that will run it.
     """
-    return any(_asks_for(reader, node, device_type) for reader in node.users)
-
-
-def _asks_for(reader: fx.Node, node: fx.Node, device_type: str) -> bool:
-    name = base_name(reader.target)
-    if name == "as_strided":
-        return True
-    if name in _SCATTERS:
-        # What it adds to is copied anyhow.
-        return node is not reader.args[0] and _is_left_to_torch(reader, device_type)
-    return kind_of(reader) is Kind.VIEW and is_asked_for(reader, device_type)
+    found: set[fx.Node] = set()
+    for reader in reversed(nodes):
+        name = base_name(reader.target)
+        if name == "as_strided" or (reader in found and kind_of(reader) is Kind.VIEW):
+            found.update(reader.all_input_nodes)
+        elif name in _SCATTERS and _is_left_to_torch(reader, device_type):
+            # What it adds to is copied anyhow.
+            found.update(node for node in reader.all_input_nodes if node is not reader.args[0])
+    return frozenset(found)
 
 
 def _is_left_to_torch(scatter: fx.Node, device_type: str) -> bool:

@@ -60,7 +60,7 @@ class Exactness:
         node, value = self._joint.nodes[i], self._facts.values[i]
         if node.op != "call_function" or all(self._exact[u] for u in value.inputs):
             return None
-        name = base_name(node.target)
+        name = value.op
         is_jump = node in self._in_forward and _jumps(node) and not self._is_kink(node)
         if name in _CHOOSING or is_jump or (name in _WITH_PLACES and self._uses_places(node)):
             return f"{name} is a discrete choice that rounding could flip"
@@ -78,7 +78,7 @@ class Exactness:
             return False
         if value.kind in (Kind.VIEW, Kind.PART):
             return True
-        name = base_name(node.target)
+        name = value.op
         if name in ("_to_copy", "convert_element_type"):
             return not _narrows(node)
         return name in _EXACT or name in _CHOOSING or name in _JUMPING or _is_integer_arithmetic(node)
@@ -103,8 +103,9 @@ def _jumps(node: fx.Node) -> bool:
     name = base_name(node.target)
     if name in ("_to_copy", "convert_element_type"):
         return _is_integer(node) and not any(map(_is_integer, node.all_input_nodes))
-    reads_floats = not all(map(_is_integer, node.all_input_nodes))
-    return (name in _JUMPING and reads_floats) or node.kwargs.get("rounding_mode") is not None
+    if name in _JUMPING and not all(map(_is_integer, node.all_input_nodes)):
+        return True
+    return node.kwargs.get("rounding_mode") is not None
 
 
 def _depends_on(branches: object, x: object, depth: int = 8) -> bool:

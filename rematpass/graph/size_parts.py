@@ -14,7 +14,8 @@ from .. import torch_compat
 from ..formula.pieces import Part
 from ..solve.program import Kind
 from .capture import JointProgram
-from .facts import CUDA_BLOCK_BYTES, Facts, storage_bytes
+from .facts import Facts
+from .operators import CUDA_BLOCK_BYTES, storage_bytes
 from .workspace import workspace_parts
 
 Parts = tuple[Part, ...]

@@ -47,6 +47,11 @@ def workspace_bytes(node: fx.Node, device_type: str = "cpu", *, is_relaid: bool 
     return sum(part.bytes for part in workspace_parts(node, device_type, is_relaid=is_relaid))
 
 
+def looks_around(node: fx.Node) -> bool:
+    """Whether scratch depends on more than the operator and what it is called with."""
+    return base_name(node.target) == "scatter_add"
+
+
 def workspace_parts(node: fx.Node, device_type: str = "cpu", *, is_relaid: bool = False) -> tuple[Part, ...]:
     """The same, with what is rounded in it."""
     if node.op != "call_function":

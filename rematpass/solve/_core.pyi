@@ -162,7 +162,12 @@ def minimum_cut(
     capacities: NDArray[np.int64],
     source: int,
     sink: int,
-) -> NDArray[np.bool_]: ...
+) -> NDArray[np.bool_]:
+    """Nodes on the source side of the minimum cut with the fewest nodes there (Dinic 1970); the cut is certified.
+
+    Raises SolverError for a capacity outside 0..2**60, or if flow and cut differ.
+    """
+
 def spread_cuts(
     widths: NDArray[np.int64], made: NDArray[np.int64], distance: float, widening: float, reach: float
 ) -> list[int]: ...

@@ -24,8 +24,8 @@ import numpy as np
 
 from . import _core
 from ._core import Closure, ClosureProblem
+from .arrays import BoolArray, IntArray
 from .closure import closure_near
-from .flow import BoolArray, IntArray
 from .frontier import closure_problem
 from .program import Kind, Program
 

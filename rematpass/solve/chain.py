@@ -18,7 +18,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from . import _core
-from .flow import IntArray
+from .arrays import IntArray
 from .frontier import StageModel, StageOption, StageRun
 
 # Slots of memory. At 512, plans of a 24-block GPT take up to 22 % more extra time (the same option of 24 stages is then

@@ -21,7 +21,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from . import _core
-from .flow import BoolArray, IntArray
+from .arrays import BoolArray, IntArray
 from .program import Program, Schedule
 
 

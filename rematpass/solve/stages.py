@@ -9,9 +9,9 @@ import itertools
 from dataclasses import dataclass
 
 import numpy as np
-from numpy.typing import NDArray
 
 from . import _core
+from .arrays import IntArray
 from .program import Kind, Program
 
 # A boundary needs this many times its own bytes produced between it and a narrower (or equal) one. At 1, the inside of
@@ -31,9 +31,6 @@ SKIP_OPS = 64
 # The chain programme is cubic in the number of stages where stages differ. On a 100-layer chain 32 and 128 gave plans
 # within 11 % of those at 64, and 128 took three times as long (2026-11).
 MAX_STAGES = 64
-
-
-Places = NDArray[np.int64]
 
 
 @dataclass(frozen=True)
@@ -81,7 +78,7 @@ def _last_forward_use(program: Program, order: list[int], place: dict[int, int])
     return last
 
 
-def _crossing(program: Program, order: list[int], place: dict[int, int], last: dict[int, int]) -> Places:
+def _crossing(program: Program, order: list[int], place: dict[int, int], last: dict[int, int]) -> IntArray:
     """crossing[p] = bytes made before place p and read at or after it, skip connections left out."""
     delta = np.zeros(len(order) + 1, dtype=np.int64)
     longest = max(SKIP_OPS, int(len(order) * SKIP_SHARE))
@@ -95,7 +92,7 @@ def _crossing(program: Program, order: list[int], place: dict[int, int], last: d
     return crossing
 
 
-def _choose_cuts(crossing: Places, produced: Places, most: int) -> list[int]:
+def _choose_cuts(crossing: IntArray, produced: IntArray, most: int) -> list[int]:
     """Narrow places first, each far enough from those already taken; fewer and farther until at most `most - 1`."""
     distance = DISTANCE
     cuts = _core.spread_cuts(crossing, produced, distance, WIDENING, REACH)

@@ -95,7 +95,7 @@ FUNCTIONS = (ast.FunctionDef, ast.AsyncFunctionDef)
 
 @dataclass(frozen=True)
 class Module:
-    """A source file: its dotted name inside the package ("solve.flow", "errors", "graph.__init__") and its text."""
+    """A source file: its dotted name inside the package ("solve.closure", "errors", "graph.__init__") and its text."""
 
     name: str
     text: str
@@ -306,11 +306,11 @@ def deep(depth: int, block: str = "if x:") -> str:
 @pytest.mark.parametrize(
     ("law", "name", "text"),
     [
-        (imports_upward, "solve.flow", "from ..graph import facts"),
-        (imports_upward, "solve.flow", "from ..plan_types import Plan"),
+        (imports_upward, "solve.closure", "from ..graph import facts"),
+        (imports_upward, "solve.closure", "from ..plan_types import Plan"),
         (imports_upward, "cost.prices", "from rematpass.graph.facts import Facts"),
-        (imports_upward, "graph.facts", "from ..solve import flow"),
-        (imports_upward, "graph.facts", "from rematpass.solve.flow import solve"),
+        (imports_upward, "graph.facts", "from ..solve import closure"),
+        (imports_upward, "graph.facts", "from rematpass.solve.closure import sweep_closures"),
         (imports_upward, "check.split", "from .. import cli"),
         (imports_upward, "check.split", "import rematpass"),
         (imports_upward, "emit.order", "from rematpass import measure_peak"),
@@ -318,7 +318,7 @@ def deep(depth: int, block: str = "if x:") -> str:
         (imports_upward, "errors", "from .report.sizes import x"),
         (imports_upward, "cupboard.x", ""),
         (imports_torch_where_it_must_not, "plan_types", "def f():\n    import torch.fx"),
-        (imports_torch_where_it_must_not, "solve.flow", "from torch import Tensor"),
+        (imports_torch_where_it_must_not, "solve.closure", "from torch import Tensor"),
         (uses_private_torch, "graph.facts", "import torch\ntorch._C.x()"),
         (uses_private_torch, "graph.facts", "import torch as t\nt.fx._x"),
         (uses_private_torch, "graph.facts", "from torch._inductor import config"),

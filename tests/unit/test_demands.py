@@ -6,7 +6,7 @@ from torch import fx
 from torch.fx.experimental.proxy_tensor import make_fx
 
 from rematpass.graph import demands
-from rematpass.graph.demands import is_asked_for
+from rematpass.graph.demands import find_asked_for
 from rematpass.graph.op_traits import base_name
 
 aten = torch.ops.aten
@@ -16,6 +16,10 @@ PLACES = torch.zeros(4, 8, dtype=torch.int64)
 def node_of(function, name: str, *tensors: torch.Tensor) -> fx.Node:
     graph = make_fx(function, tracing_mode="fake")(*tensors).graph
     return next(node for node in graph.nodes if base_name(node.target) == name)
+
+
+def is_asked_for(node: fx.Node, device_type: str) -> bool:
+    return node in find_asked_for([*node.graph.nodes], device_type)
 
 
 def scatter(x, places, *more):

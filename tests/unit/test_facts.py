@@ -4,7 +4,8 @@ import pytest
 import torch
 from torch import nn
 
-from rematpass.graph.facts import collect_facts, storage_bytes
+from rematpass.graph.facts import collect_facts
+from rematpass.graph.operators import storage_bytes
 from rematpass.solve.program import STRAIGHT, Kind
 from tests.tracing import dynamo_joint_of, joint_of
 

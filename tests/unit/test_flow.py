@@ -5,8 +5,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from rematpass.errors import SolverError
-from rematpass.solve._core import certify_cut
-from rematpass.solve.flow import MAX_CAPACITY, minimum_cut
+from rematpass.solve._core import MAX_CAPACITY, certify_cut, minimum_cut
 
 NODES = 7
 ARCS = st.lists(

@@ -4,7 +4,7 @@ import pytest
 import torch
 
 from bench.generated import Memory, allocate_fake, make_counted, parse_arguments, run_wrapper
-from rematpass.graph.facts import CUDA_BLOCK_BYTES
+from rematpass.graph.operators import CUDA_BLOCK_BYTES
 
 WRAPPER = """
 import torch

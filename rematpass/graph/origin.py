@@ -1,0 +1,47 @@
+"""Where the user wrote it: module and source line of a node.
+
+In: one FX node. Out: texts, "" where nothing is known. Never reads a file.
+"""
+
+from __future__ import annotations
+
+import re
+from functools import lru_cache
+
+from torch import fx
+
+# Paths and stack traces that many nodes share, remembered. Graphs of 15,000 nodes have some 3,000 (2026-11).
+CACHED_TEXTS = 8192
+
+_INDEX = re.compile(r"\['?([^\]']+)'?\]")
+_FRAME = re.compile(r'File "([^"]+)", line (\d+), in (\S+)\n\s*(.*)')
+
+
+def module_path(node: fx.Node) -> str:
+    """Path of the innermost module that ran the op, as in `model.named_modules()`; "" for the root or none."""
+    stack = node.meta.get("nn_module_stack") or node.meta.get("fwd_nn_module_stack")
+    if not stack:
+        return ""
+    return _without_locals(str(next(reversed(stack.values()))[0]))
+
+
+@lru_cache(maxsize=CACHED_TEXTS)
+def _without_locals(path: str) -> str:
+    path = path.removeprefix("L['self']").removeprefix("L['fn']").removeprefix("L['model']")
+    path = _INDEX.sub(r".\1", path).replace("._modules.", ".").replace("._modules", "")
+    return path.strip(".")
+
+
+def source_line(node: fx.Node) -> str:
+    """`file.py:12 x = f(x)` of the innermost frame of the user's code, "" when unknown."""
+    trace = node.meta.get("stack_trace")
+    return _innermost_line(trace) if trace else ""
+
+
+@lru_cache(maxsize=CACHED_TEXTS)
+def _innermost_line(trace: str) -> str:
+    frames = _FRAME.findall(trace)
+    if not frames:
+        return ""
+    file, line, _, code = frames[-1]
+    return f"{file.rsplit('/', 1)[-1]}:{line} {code.strip()}"
