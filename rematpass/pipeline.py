@@ -103,8 +103,7 @@ def needs_plan(joint: JointProgram) -> bool:
 def plan_and_split(joint: JointProgram, settings: Settings, graph_name: str) -> Planned:
     """All steps. Raises BudgetTooSmall before anything is emitted."""
     plan, inputs, decision = make_plan(joint, settings, graph_name)
-    is_ample = room_beside_inputs(plan, is_backward=False) is None
-    forward, backward = split_program(joint, inputs.program, decision, store_in_place=not is_ample)
+    forward, backward = split_program(joint, inputs.program, decision)
     check_split(forward, backward, joint.num_fwd_outputs)
     return Planned(forward, backward, plan)
 

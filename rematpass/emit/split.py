@@ -26,23 +26,22 @@ _Marked = tuple[frozenset[int], frozenset[int]]
 _NOTHING: _Marked = frozenset(), frozenset()
 
 
-def split_program(
-    joint: JointProgram, program: Program, decision: Decision, *, store_in_place: bool = False
-) -> tuple[fx.GraphModule, fx.GraphModule]:
+def split_program(joint: JointProgram, program: Program, decision: Decision) -> tuple[fx.GraphModule, fx.GraphModule]:
     """Make recomputations explicit nodes of the joint graph, then cut it.
+
+    Where Inductor runs the halves, it is told to store what it would not, or later than the plan has it.
 
     Args:
         joint: the graph.
         program: the same, as it was solved.
         decision: what to compute where.
-        store_in_place: tell Inductor to store what it would not, or later than the plan has it: see `_stored_in_place`.
 
     Returns:
         (forward, backward). The forward returns its outputs, then what is kept; the backward takes what is kept,
         then the tangents.
     """
     kept_order = _kept_order(program, decision)
-    marked = _stored_in_place(joint, program, decision) if store_in_place else _NOTHING
+    marked = _stored_in_place(joint, program, decision) if program.is_fusing else _NOTHING
     environment = _expand(joint, program, decision, marked)
     _check_versions(program, decision, environment)
     # Constants and inner graphs are attributes of both halves: nothing to hand over.
