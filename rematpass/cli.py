@@ -7,10 +7,11 @@ Never imports torch before a command needs it.
 from __future__ import annotations
 
 import argparse
+import difflib
 import json
 import sys
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NoReturn
 
 from .commands import looking, planning, verifying
 from .errors import RematError
@@ -55,7 +56,9 @@ def main(argv: Sequence[str] | None = None) -> int:
     Returns:
         The exit code. What rematpass refuses is one message on stderr and code 2.
     """
-    arguments = make_parser().parse_args(argv)
+    arguments, unknown = make_parser().parse_known_args(argv)
+    if unknown:
+        _refuse(arguments.command, unknown)
     try:
         return int(arguments.run(arguments))
     except RematError as error:
@@ -81,7 +84,19 @@ def make_parser() -> argparse.ArgumentParser:
     verifying.add_commands(commands)
     looking.add_commands(commands)
     _add_doctor(commands)
+    for command in commands.choices.values():
+        command.set_defaults(command=command)
     return parser
+
+
+def _refuse(command: argparse.ArgumentParser, unknown: Sequence[str]) -> NoReturn:
+    """What the command does not know, with the nearest option; argparse would show the usage of all commands."""
+    known = [name for action in command._actions for name in action.option_strings if name.startswith("--")]
+    words = [word.partition("=")[0] for word in unknown if word.startswith("-")]
+    near = dict.fromkeys(name for word in words for name in difflib.get_close_matches(word, known, n=2))
+    hint = f" Did you mean {' or '.join(near)}?" if near else ""
+    what = f"unrecognized arguments: {' '.join(unknown)}"
+    command.exit(EXIT_REFUSED, f"{command.prog}: error: {what}.{hint} Try: {command.prog} --help\n")
 
 
 def own_version() -> str:

@@ -96,7 +96,9 @@ def add_commands(commands: argparse._SubParsersAction[argparse.ArgumentParser]) 
     parser = _add(commands, "plot", "memory over the step by module, or extra time over memory", _PLOT + EXIT_CODES)
     add_model_arguments(parser)
     add_budget_argument(parser)
-    parser.add_argument("--out", metavar="PATH", default="timeline.png", help=".png or .svg (default: %(default)s)")
+    parser.add_argument(
+        "--out", "-o", "--output", metavar="PATH", default="timeline.png", help=".png or .svg (default: %(default)s)"
+    )
     parser.add_argument("--curve", action="store_true", help="draw extra time over peak memory instead")
     parser.add_argument("--count", type=int, default=12, help="budgets of the curve (default: %(default)s)")
     parser.set_defaults(run=run_plot)
@@ -104,7 +106,9 @@ def add_commands(commands: argparse._SubParsersAction[argparse.ArgumentParser]) 
     parser = _add(commands, "report", "one HTML file: table, curve, timeline", _REPORT + EXIT_CODES)
     add_model_arguments(parser)
     add_budget_argument(parser)
-    parser.add_argument("--out", metavar="PATH", default="report.html", help="the file (default: %(default)s)")
+    parser.add_argument(
+        "--out", "-o", "--output", metavar="PATH", default="report.html", help="the file (default: %(default)s)"
+    )
     parser.add_argument("--count", type=int, default=12, help="budgets of the curve (default: %(default)s)")
     parser.set_defaults(run=run_report)
 

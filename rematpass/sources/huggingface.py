@@ -77,7 +77,8 @@ def _find_config(transformers: Any, text: str, settings: Mapping[str, str]) -> A
         return _make_config(transformers, _read_fields(transformers, path), settings)
     if text in types:
         return _make_config(transformers, {"model_type": text}, settings)
-    near = difflib.get_close_matches(text, types, n=3)
+    inside = sorted((name for name in types if name in text.lower()), key=len)  # names of checkpoints begin with a type
+    near = inside[-1:] or difflib.get_close_matches(text, types, n=3)
     hint = f" Did you mean {' or '.join(near)}?" if near else ""
     raise OptionError(
         f"hf:{text}: there is no such file, and transformers {transformers.__version__} has no such model type.{hint} "

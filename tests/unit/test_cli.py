@@ -23,6 +23,25 @@ def test_help_lists_the_commands_and_examples(capsys: pytest.CaptureFixture[str]
     assert all(word in text for word in ("demo", "doctor", "examples:", "rematpass demo --budget"))
 
 
+@pytest.mark.parametrize(
+    ("argv", "words"),
+    [
+        (["plan", "hf:gpt2", "--bugdet", "1GiB"], "Did you mean --budget"),
+        (["plot", "plan.json", "--budgets=1GiB"], "Did you mean --budget"),
+        (["plan", "hf:gpt2", "--frobnicate"], "unrecognized arguments: --frobnicate. Try: rematpass plan --help"),
+        (["demo", "more"], "unrecognized arguments: more. Try: rematpass demo --help"),
+    ],
+)
+def test_an_unknown_option_is_answered_by_its_command(argv, words, capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit) as exit_info:
+        cli.main(argv)
+    assert exit_info.value.code == 2
+    said = capsys.readouterr().err
+    assert words in said
+    assert said.startswith(f"rematpass {argv[0]}: error: ")
+    assert said.count("\n") == 1
+
+
 @pytest.mark.parametrize("argv", [["frobnicate"], [], ["demo", "--steps", "many"], ["doctor", "--nonsense"]])
 def test_unknown_arguments_give_code_2(argv: list[str], capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(SystemExit) as exit_info:

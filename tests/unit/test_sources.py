@@ -77,6 +77,8 @@ def test_a_callable_may_build_real_tensors(folder):
         ("tiny_models:only_model", Sizes(), {}, "Try: return (model, args)"),
         ("tiny_models:needs_numbers", Sizes(), {}, "Try: --real"),
         ("hf:lama", Sizes(), {}, "Did you mean llama"),
+        ("hf:bert-base-uncased", Sizes(), {}, "Did you mean bert?"),
+        ("hf:meta-llama/Llama-3.1-8B", Sizes(), {}, "Did you mean llama?"),
         ("hf:config.json", Sizes(), {"hidden": "3"}, "Did you mean hidden_act or hidden_size"),
         ("hf:config.json", Sizes(sequence=65), {}, "longer than max_position_embeddings=64"),
         ("hf:vit", Sizes(sequence=65), {}, "takes pictures"),
