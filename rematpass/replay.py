@@ -106,6 +106,8 @@ def _differences(plan: Plan, program: Program, facts: Facts) -> Iterator[str]:
     ):
         counts = Counter(name.rstrip("0123456789").rstrip("_") for name in names)
         yield from (f"{words} {count} x {name}" for name, count in counts.most_common())
+    if plan.static_bytes != facts.static_bytes:  # a batch handed over twice is one input, not two
+        yield f"parameters, buffers and batch take {plan.static_bytes} bytes in the plan, {facts.static_bytes} here"
 
 
 def _is_needed(program: Program, v: int) -> bool:

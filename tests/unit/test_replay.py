@@ -54,6 +54,22 @@ def test_all_budgets_are_reproduced(tmp_path):
         assert plan_net(Net(act=torch.sin), plan=plan.save(tmp_path / f"{i}.json")) == plan
 
 
+def test_an_input_handed_over_twice_is_named_by_its_bytes(tmp_path):
+    class Pair(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.layer = nn.Linear(32, 32)
+
+        def forward(self, x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
+            return (self.layer(x) * y).sum()
+
+    x, y = torch.empty(8, 32), torch.empty(8, 32)
+    path = rematpass.plan(Pair(), (x, y), memory_budget="none").save(tmp_path / "pair.json")
+    once = (32 * 32 + 32 + 8 * 32) * 4
+    with pytest.raises(PlanFileError, match=f"take {once + 8 * 32 * 4} bytes in the plan, {once} here"):
+        rematpass.plan(Pair(), (x, x), plan=path)
+
+
 @pytest.mark.parametrize(
     ("other", "words"),
     [
