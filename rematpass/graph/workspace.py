@@ -13,6 +13,7 @@ import torch
 from torch import fx
 
 from ..formula.pieces import Part
+from ..solve.program import Kind
 from ..torch_compat import IMAGE_RANK, cpu_capability, is_onednn, num_threads
 from .blocked_convolution import Scratch, find_kernels
 from .channels_last import ChannelsLast
@@ -21,7 +22,7 @@ from .gpu_attention import gpu_attention_parts
 from .half_convolution import HalfScratch
 from .half_products import half_product_bytes
 from .layouts import is_convolution, is_dense, is_of_images, weight_copy_bytes
-from .op_traits import base_name, tensor_at
+from .op_traits import base_name, kind_of, tensor_at
 from .sizes import concrete
 
 # Copies that linear algebra makes of what it reads first: of all of it, and of one matrix of a batch (2026-11, torch
@@ -49,7 +50,7 @@ def workspace_bytes(node: fx.Node, device_type: str = "cpu", *, is_relaid: bool 
 
 def looks_around(node: fx.Node) -> bool:
     """Whether scratch depends on more than the operator and what it is called with."""
-    return base_name(node.target) == "scatter_add"
+    return base_name(node.target) == "scatter_add" or (is_convolution(node) and _is_view(node.args[0]))
 
 
 def workspace_parts(node: fx.Node, device_type: str = "cpu", *, is_relaid: bool = False) -> tuple[Part, ...]:
@@ -162,8 +163,14 @@ def _cpu_convolution_channels_last(node: fx.Node) -> int:
         of_read, of_weight, of_bias = cast("Sequence[bool]", node.args[10])
         scratch = known.backward_bytes(of_read=of_read, of_weight=of_weight, of_bias=of_bias)
     else:
-        scratch = known.forward_bytes()
+        # Of images folded into each other, as convolutions with a weight per image read them, Inductor makes a copy
+        # where somebody else reads them, too.
+        scratch = known.forward_bytes() + (_refolded_bytes(node.args[0]) if _is_view(node.args[0]) else 0)
     return scratch + weight_copy_bytes(node) + _copied_parts(node)
+
+
+def _is_view(argument: object) -> bool:
+    return isinstance(argument, fx.Node) and kind_of(argument) is Kind.VIEW
 
 
 def _copied_parts(node: fx.Node) -> int:

@@ -85,6 +85,25 @@ class Sampled(nn.Module):
         return self.last(functional.grid_sample(h, grid, align_corners=False)).square().mean()
 
 
+class Modulated(nn.Module):
+    """Weights of a convolution differ from image to image: images are folded into one, a group each."""
+
+    def __init__(self):
+        super().__init__()
+        self.start = nn.Parameter(torch.randn(1, 16, 16, 16))
+        self.scales = nn.ModuleList(nn.Linear(8, 16) for _ in range(2))
+        self.weights = nn.ParameterList(nn.Parameter(torch.randn(16, 16, 3, 3) / 12) for _ in range(2))
+
+    def forward(self, z):
+        h = self.start.expand(len(z), -1, -1, -1)
+        for scale, weight in zip(self.scales, self.weights, strict=True):
+            own = (weight * scale(z)[:, None, :, None, None]).flatten(0, 1)
+            folded = functional.conv2d(h.reshape(1, -1, *h.shape[2:]), own, padding=1, groups=len(z))
+            h = functional.leaky_relu(folded.view(len(z), 16, *h.shape[2:]), 0.2)
+            h = functional.interpolate(h, scale_factor=2.0, mode="bilinear", align_corners=False)
+        return h.square().mean()
+
+
 class Enlarged(nn.Module):
     """Each element is read through one list of places twice, for its row and for its column."""
 
