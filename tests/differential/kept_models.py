@@ -85,6 +85,20 @@ class Sampled(nn.Module):
         return self.last(functional.grid_sample(h, grid, align_corners=False)).square().mean()
 
 
+class Heads(nn.Module):
+    """Attention over images: heads are parts of their channels."""
+
+    def __init__(self):
+        super().__init__()
+        self.start, self.mix, self.end = nn.Conv2d(3, 64, 3, padding=1), nn.Conv2d(64, 192, 1), nn.Conv2d(64, 64, 1)
+
+    def forward(self, x):
+        h = functional.silu(self.start(x))
+        parts = self.mix(h).view(len(x), 3, 4, 16, -1).transpose(-1, -2).unbind(1)
+        seen = functional.scaled_dot_product_attention(*parts).transpose(-1, -2).reshape(h.shape)
+        return (h + self.end(seen)).square().mean()
+
+
 class Modulated(nn.Module):
     """Weights of a convolution differ from image to image: images are folded into one, a group each."""
 
