@@ -100,7 +100,7 @@ class LocalSearch:
     @property
     def best_ns(self) -> float:
         """Extra time of the best plan that fits; infinite where none was found."""
-        return math.inf if self._core.best is None else self._core.best_ns
+        return self._core.best_ns
 
     def best(self) -> Decision | None:
         """The best plan that fits; None where none was found."""

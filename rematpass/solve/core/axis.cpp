@@ -4,8 +4,8 @@
 
 namespace remat {
 
-Axis::Axis(const Program& of, Slice<int> forward, Slice<int> backward) : program(&of) {
-    const Half first = find_forward(of, forward, kept_in_memory(of, backward));
+Axis::Axis(const Program& of, Trace forward, Slice<int> backward) : program(&of) {
+    const Half first = find_forward(of, std::move(forward), kept_in_memory(of, backward));
     const Half second = find_backward(of, backward);
     const int given = second.trace.given;
     split = first.count();
@@ -15,6 +15,8 @@ Axis::Axis(const Program& of, Slice<int> forward, Slice<int> backward) : program
     stored = first.is_stored;
     stored.insert(stored.end(), second.is_stored.begin() + given, second.is_stored.end());
     end = first.end;
+    end.reserve(ops.size());
+    runs_at.reserve(ops.size());
     for (int i = 0; i < split; ++i) runs_at.push_back(i);
     for (int i = given; i < second.count(); ++i) {
         end.push_back(second.end[i] + shift);
@@ -35,6 +37,9 @@ void Axis::link() {
     std::vector<int> last(program->count, -1), last_reader(count(), -1);
     std::vector<std::pair<int, int>> readers, runs;
     before.assign(count(), -1);
+    runs.reserve(count());
+    readers.reserve(3 * count());
+    reads_.reserve(count(), 3 * count());
     for (int i = 0; i < count(); ++i) {
         const int op = ops[i];
         for (int u : program->inputs[op]) {

@@ -12,7 +12,8 @@ namespace remat {
 
 // Executions 0..n-1 in order; `n` as a reader means "needed when the step is over".
 struct Axis {
-    Axis(const Program& program, Slice<int> forward, Slice<int> backward);
+    // `forward` is of `trace_forward`.
+    Axis(const Program& program, Trace forward, Slice<int> backward);
 
     const Program* program;
     std::vector<int> ops;      // op of each execution

@@ -262,11 +262,10 @@ std::vector<char> seen_by_one_view(const Program& program, const Trace& trace) {
 
 }  // namespace
 
-Half find_forward(const Program& program, Slice<int> sequence, Slice<int> kept) {
-    Trace trace = trace_sequence(program, sequence, {});
-    std::vector<int> final = trace.roots_of(kept);
-    for (int i : trace.roots_of(program.forward_outputs)) final.push_back(i);
-    return find_lives(program, std::move(trace), final, {});
+Half find_forward(const Program& program, Trace forward, Slice<int> kept) {
+    std::vector<int> final = forward.roots_of(kept);
+    for (int i : forward.roots_of(program.forward_outputs)) final.push_back(i);
+    return find_lives(program, std::move(forward), final, {});
 }
 
 Half find_backward(const Program& program, Slice<int> sequence) {
@@ -375,13 +374,14 @@ Int local_peak(const Program& program, Slice<int> sequence, Slice<int> returned,
     return live.empty() ? 0 : std::max<Int>(0, *std::max_element(live.begin(), live.end()));
 }
 
-Int peak_above_inputs(const Program& program, Slice<int> forward, Slice<int> backward) {
+Int peak_above_inputs(const Program& program, Trace forward, Slice<int> backward) {
     const std::vector<int> kept = kept_in_memory(program, backward);
     const auto peak_of = [&](const Half& half) {
         const std::vector<Int> live = live_bytes(program, half);
         return live.empty() ? 0 : std::max<Int>(0, *std::max_element(live.begin(), live.end()));
     };
-    return std::max(peak_of(find_forward(program, forward, kept)), peak_of(find_backward(program, backward)));
+    const Half first = find_forward(program, std::move(forward), kept);
+    return std::max(peak_of(first), peak_of(find_backward(program, backward)));
 }
 
 }  // namespace remat

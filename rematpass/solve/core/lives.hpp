@@ -31,7 +31,8 @@ struct Span {
 
 using Takeover = std::pair<int, std::vector<int>>;
 
-Half find_forward(const Program& program, Slice<int> sequence, Slice<int> kept);
+// `forward` is of `trace_forward`.
+Half find_forward(const Program& program, Trace forward, Slice<int> kept);
 Half find_backward(const Program& program, Slice<int> sequence);
 Span find_span(const Half& half, int i);
 // Per executed op, graph inputs left out.
@@ -43,6 +44,6 @@ std::vector<char> find_put_off(const Program& program, const Half& half);
 // Highest bytes live while `sequence` runs on its own.
 Int local_peak(const Program& program, Slice<int> sequence, Slice<int> returned, Slice<int> outside);
 // Highest bytes live in both halves, graph inputs left out.
-Int peak_above_inputs(const Program& program, Slice<int> forward, Slice<int> backward);
+Int peak_above_inputs(const Program& program, Trace forward, Slice<int> backward);
 
 }  // namespace remat

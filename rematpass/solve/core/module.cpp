@@ -5,6 +5,7 @@
 #include <pybind11/pybind11.h>
 #include <pybind11/stl.h>
 
+#include <limits>
 #include <numeric>
 
 #include "bound.hpp"
@@ -127,11 +128,13 @@ void bind_program(py::module_& m) {
         .def("drop_unread", [](const Program& p, const Ops& backward) { return to_tuple(drop_unread(p, backward)); })
         .def("tidy_backward",
              [](const Program& p, const Ops& backward) { return to_tuple(tidy_backward(p, backward)); })
-        .def("find_forward",
-             [](const Program& p, const Ops& ops, const Ops& kept) { return find_forward(p, ops, kept); })
+        .def("find_forward", [](const Program& p, const Ops& ops,
+                                const Ops& kept) { return find_forward(p, trace_forward(p, ops), kept); })
         .def("find_backward", [](const Program& p, const Ops& ops) { return find_backward(p, ops); })
-        .def("peak_above_inputs", [](const Program& p, const Ops& forward,
-                                     const Ops& backward) { return peak_above_inputs(p, forward, backward); })
+        .def("peak_above_inputs",
+             [](const Program& p, const Ops& forward, const Ops& backward) {
+                 return peak_above_inputs(p, trace_forward(p, forward), backward);
+             })
         .def("closure_problem", [](const Program& p, const Ops& scope, const Ops& wanted,
                                    const Ops& free) { return closure_problem(p, scope, wanted, free); })
         .def("held_values",
@@ -183,8 +186,9 @@ void bind_recorder(py::module_& m) {
 
 void bind_moves(py::module_& m) {
     py::class_<Axis>(m, "Axis")
-        .def(py::init(
-                 [](const Program& p, const Ops& forward, const Ops& backward) { return Axis(p, forward, backward); }),
+        .def(py::init([](const Program& p, const Ops& forward, const Ops& backward) {
+                 return Axis(p, trace_forward(p, forward), backward);
+             }),
              py::keep_alive<1, 2>())
         .def_property_readonly("ops", [](const Axis& axis) { return axis.ops; })
         .def_readonly("split", &Axis::split)
@@ -201,7 +205,7 @@ void bind_moves(py::module_& m) {
     });
     py::class_<Polisher>(m, "Polisher")
         .def(py::init([](const Program& p, const Ops& forward, const Ops& backward) {
-                 return Polisher(Axis(p, forward, backward));
+                 return Polisher(Axis(p, trace_forward(p, forward), backward));
              }),
              py::keep_alive<1, 2>())
         .def("next", &Polisher::next)
@@ -211,9 +215,15 @@ void bind_moves(py::module_& m) {
              [](Polisher& polisher, const Ops& executions) { return to_tuple(polisher.without(executions)); })
         .def("backward", [](const Polisher& polisher, int count) { return to_tuple(polisher.backward(count)); });
     py::class_<LocalSearch>(m, "LocalSearch")
-        .def(py::init<const Program&, Ops, Ops, Int, double>(), py::keep_alive<1, 2>())
+        .def(py::init([](const Program& p, const Ops& forward, const Ops& backward, Int budget_bytes,
+                         double enough_ns) { return LocalSearch(p, forward, backward, budget_bytes, enough_ns); }),
+             py::keep_alive<1, 2>())
         .def("step", &LocalSearch::step)
-        .def_property_readonly("best_ns", &LocalSearch::best_ns)
+        .def_property_readonly("best_ns",
+                               [](const LocalSearch& search) {
+                                   const double none = std::numeric_limits<double>::infinity();
+                                   return search.best() ? static_cast<double>(search.best_ns()) : none;
+                               })
         .def_property_readonly("best", [](const LocalSearch& search) -> py::object {
             return search.best() ? py::object(to_tuple(*search.best())) : py::object(py::none());
         });

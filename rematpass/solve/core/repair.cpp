@@ -31,10 +31,10 @@ constexpr std::uint32_t SEED = 0;
 
 }  // namespace
 
-LocalSearch::LocalSearch(const Program& program, std::vector<int> forward, std::vector<int> backward, Int budget_bytes,
+LocalSearch::LocalSearch(const Program& program, Slice<int> forward, std::vector<int> backward, Int budget_bytes,
                          double enough_ns)
     : program_(program),
-      forward_(std::move(forward)),
+      forward_(trace_forward(program, forward)),
       start_(std::move(backward)),
       budget_(budget_bytes),
       enough_ns_(enough_ns),

@@ -18,7 +18,7 @@ namespace remat {
 class LocalSearch {
 public:
     // `budget_bytes` above the graph's inputs; nothing is taken back that leads below `enough_ns`.
-    LocalSearch(const Program& program, std::vector<int> forward, std::vector<int> backward, Int budget_bytes,
+    LocalSearch(const Program& program, Slice<int> forward, std::vector<int> backward, Int budget_bytes,
                 double enough_ns);
 
     // Some evictions, or one take-back and a fresh ruin; whether a better plan was found.
@@ -34,7 +34,8 @@ private:
     void go_to(std::vector<int> backward);
 
     const Program& program_;
-    const std::vector<int> forward_, start_;
+    const Trace forward_;
+    const std::vector<int> start_;
     const Int budget_;
     const double enough_ns_;
     Random random_;

@@ -42,6 +42,10 @@ public:
         for (const auto& pair : pairs) flat_[next[pair.first]++] = pair.second;
     }
 
+    void reserve(int rows, int values) {
+        start_.reserve(rows + 1);
+        flat_.reserve(values);
+    }
     void append(const T& value) { flat_.push_back(value); }
     void close() { start_.push_back(static_cast<int>(flat_.size())); }
     int size() const { return static_cast<int>(start_.size()) - 1; }

@@ -1,7 +1,6 @@
 #include "trace.hpp"
 
 #include <algorithm>
-#include <unordered_map>
 
 namespace remat {
 
@@ -12,8 +11,12 @@ bool is_same(const Read& a, const Read& b) { return a.storage == b.storage && a.
 
 // What is handed over shares storages as it did where it was made.
 void root_given(const Program& program, Trace& trace) {
-    std::unordered_map<int, int> owner;
-    for (int i = 0; i < trace.given; ++i) trace.root[i] = owner.emplace(program.root[trace.ops[i]], i).first->second;
+    std::vector<int> owner(program.count, -1);
+    for (int i = 0; i < trace.given; ++i) {
+        int& first = owner[program.root[trace.ops[i]]];
+        if (first < 0) first = i;
+        trace.root[i] = first;
+    }
 }
 
 }  // namespace
@@ -40,6 +43,7 @@ Trace trace_sequence(const Program& program, Slice<int> sequence, Slice<int> hel
         trace.last[trace.ops[i]] = i;
         trace.reads.close();
     }
+    trace.reads.reserve(trace.count(), 3 * trace.count());
     std::vector<Read> own;
     for (int i = trace.given; i < trace.count(); ++i) {
         const int op = trace.ops[i];
@@ -63,6 +67,8 @@ Trace trace_sequence(const Program& program, Slice<int> sequence, Slice<int> hel
     }
     return trace;
 }
+
+Trace trace_forward(const Program& program, Slice<int> sequence) { return trace_sequence(program, sequence, {}); }
 
 std::vector<int> kept_values(const Program& program, Slice<int> backward, Slice<int> outputs) {
     std::vector<char> is_there(program.count, false), is_listed(program.count, false);

@@ -30,6 +30,8 @@ struct Trace {
 
 // Follow `sequence`, with `held` at hand from the start. Inputs and symbols are no instances.
 Trace trace_sequence(const Program& program, Slice<int> sequence, Slice<int> held);
+// A whole forward: nothing held.
+Trace trace_forward(const Program& program, Slice<int> sequence);
 
 // Of what a backward is handed, what takes memory: inputs of the forward and scalars left out.
 std::vector<int> kept_in_memory(const Program& program, Slice<int> backward);
