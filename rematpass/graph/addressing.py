@@ -26,9 +26,10 @@ from .words import words
 _REGROUPING = words("alias detach expand lift_fresh reshape squeeze unsqueeze view _unsafe_view view_as_real")
 # What reads its first operand in another order than it writes.
 _MOVING = words(
-    "avg_pool2d_backward avg_pool3d_backward embedding flip gather index index_select inductor_force_stride_order",
-    "pixel_shuffle reflection_pad2d repeat replication_pad2d roll select_backward slice_backward upsample_nearest2d",
-    "_unsafe_index _unsafe_masked_index",
+    "avg_pool2d_backward avg_pool3d_backward embedding flip gather glu index index_select inductor_force_stride_order",
+    "pixel_shuffle reflection_pad2d repeat replication_pad2d rev roll select_backward slice_backward",
+    "upsample_nearest1d upsample_nearest2d upsample_nearest3d _unsafe_index _unsafe_masked_index",
+    "_upsample_nearest_exact1d _upsample_nearest_exact2d _upsample_nearest_exact3d",
 )
 # What puts its second operand into a part of the first.
 _PLACING = words("select_scatter slice_scatter")
@@ -44,6 +45,7 @@ class Addressing:
     def __init__(self, images: Collection[fx.Node] = ()) -> None:
         self._images = images
         self._turns: dict[fx.Node, tuple[int, ...]] = {}
+        self._repeats: dict[fx.Node, int] = {}  # of views that show elements more than once
         self._known: dict[Hashable, tuple[int | None, ...]] = {}
         self._names: dict[str, int] = {}
         self._places: dict[Way, int] = {STRAIGHT: 0}
@@ -60,7 +62,9 @@ class Addressing:
 
         `key` is equal for nodes that are alike (`alike.Alike`), None for one that is like no other.
         """
-        self._turns[node] = self._shown(node, operands[0]) if kind is Kind.VIEW and operands else ()
+        is_view = kind is Kind.VIEW and bool(operands)
+        self._turns[node] = self._shown(node, operands[0]) if is_view else ()
+        self._repeats[node] = self._repeated(node, operands[0]) if is_view else 1
         if kind is not Kind.POINTWISE:  # who reads from memory, or writes nothing, is not asked
             return (0,) * len(operands)
         times = self._known.get(key) if key is not None else None
@@ -88,9 +92,15 @@ class Addressing:
         own = ", ".join(str(a) for a in (*view.args[1:], *view.kwargs.items()))
         return (*self._turns[base], self._number(f"{base_name(view.target)}({own})"))
 
+    def _repeated(self, view: fx.Node, base: fx.Node) -> int:
+        own = _times_repeated(_shape(base), _shape(view), 0) if base_name(view.target) == "expand" else 1
+        return self._repeats[base] * (own or 1)
+
     def _way(self, node: fx.Node, operand: fx.Node, times: int | None) -> Way:
         turns = self._turns[operand]
-        return ((*turns, self._number(node.name)), 1) if times is None else (turns, times)
+        if times is None:
+            return (*turns, self._number(node.name)), 1
+        return turns, times * self._repeats[operand]
 
     def _number(self, name: str) -> int:
         return self._names.setdefault(name, len(self._names))

@@ -15,14 +15,16 @@ from ..torch_compat import has_bfloat16_atomics, num_threads
 from .op_traits import base_name, kind_of, tensor_at
 from .words import words
 
-_SCATTERS = words("index_put scatter_add scatter_reduce")
+_SCATTERS = words("index_put scatter_add scatter_reduce _unsafe_masked_index_put_accumulate")
+# Those that Inductor's C++ has no loops for (`Scan.create` in ir.py, 2.11 to 2.15).
+_SCANS = words("cumprod cumsum logcumsumexp")
 
 
 def find_asked_for(nodes: Sequence[fx.Node], device_type: str) -> frozenset[fx.Node]:
     """What a reader takes from memory.
 
-    That is one that shows it by strides (`as_strided` in torch/_inductor/lowering.py, 2.11 to 2.15), and a scatter that
-    Inductor leaves to torch; what such a reader takes a view of is in memory, too.
+    That is one that shows it by strides (`as_strided` in torch/_inductor/lowering.py, 2.11 to 2.15), and a scatter or a
+    running sum that Inductor leaves to torch; what such a reader takes a view of is in memory, too.
 
     Args:
         nodes: of a graph, in order.
@@ -31,7 +33,8 @@ def find_asked_for(nodes: Sequence[fx.Node], device_type: str) -> frozenset[fx.N
     found: set[fx.Node] = set()
     for reader in reversed(nodes):
         name = base_name(reader.target)
-        if name == "as_strided" or (reader in found and kind_of(reader) is Kind.VIEW):
+        is_scan = name in _SCANS and device_type == "cpu"
+        if name == "as_strided" or is_scan or (reader in found and kind_of(reader) is Kind.VIEW):
             found.update(reader.all_input_nodes)
         elif name in _SCATTERS and _is_left_to_torch(reader, device_type):
             # What it adds to is copied anyhow.
@@ -46,9 +49,10 @@ def _is_left_to_torch(scatter: fx.Node, device_type: str) -> bool:
     name = base_name(scatter.target)
     if name == "scatter_reduce" and scatter.args[4] != "sum":
         return True
+    is_put = name not in ("scatter_add", "scatter_reduce")
     if name == "index_put" and not any(scatter.args[3:4]):
         return False  # does not add
-    if name != "index_put" and device_type == "cpu":
+    if not is_put and device_type == "cpu":
         return num_threads() > 1
     source = tensor_at(scatter, 2 if name == "index_put" else 3)
     dtype = None if source is None else source.dtype

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import operator
 from collections.abc import Iterator
-from functools import cache
+from functools import cache, reduce
 
 import torch
 from torch import fx
@@ -23,19 +23,20 @@ from .words import words
 # Operators that Inductor computes inside their readers though torch does not tag them pointwise (lowering.py, 2.13).
 _POINTWISE = words(
     "arange cat clone constant_pad_nd convert_element_type copy embedding empty empty_like empty_strided eye",
-    "fill flip full full_like gather index index_select inductor_force_stride_order inductor_lookup_seed",
+    "fill flip full full_like gather glu index index_select inductor_force_stride_order inductor_lookup_seed",
     "inductor_random inductor_randint iota lift_fresh_copy masked_fill new_empty new_empty_strided new_full new_ones",
     "new_zeros ones ones_like",
-    "repeat roll scalar_tensor select_backward select_scatter slice_backward slice_scatter _to_copy tril triu",
-    "_unsafe_index _unsafe_masked_index upsample_nearest2d zeros zeros_like reflection_pad2d replication_pad2d",
+    "repeat rev roll scalar_tensor select_backward select_scatter slice_backward slice_scatter _to_copy tril triu",
+    "_unsafe_index _unsafe_masked_index upsample_nearest1d upsample_nearest2d upsample_nearest3d zeros zeros_like",
+    "_upsample_nearest_exact1d _upsample_nearest_exact2d _upsample_nearest_exact3d reflection_pad2d replication_pad2d",
     "pixel_shuffle fmod remainder _low_memory_max_pool_offsets_to_indices",
 )
 # Reductions of torch versions that lack the tag, and scatters: inputs may be fused, the result is stored.
 _REDUCTION = words(
     "all amax amin any argmax argmin cumprod cumsum embedding_dense_backward",
     "index_put logcumsumexp max_pool2d_with_indices_backward _low_memory_max_pool_with_offsets",
-    "mean min max norm prod scatter scatter_add scatter_reduce std sum var var_mean _unsafe_index_put _softmax",
-    "_log_softmax _adaptive_avg_pool2d",
+    "mean min max norm prod scatter scatter_add scatter_reduce std sum var var_mean _unsafe_index_put",
+    "_unsafe_masked_index_put_accumulate _softmax _log_softmax _adaptive_avg_pool2d",
 )
 # Those of them that Inductor writes out where they are few (`Reduction.create`, 2.11 to 2.15).
 _UNROLLED = words("all amax amin any mean prod sum")
@@ -43,7 +44,10 @@ _VIEW = frozenset(("_unsafe_view", "reshape"))
 # What Inductor takes for expensive on a CPU (`StorageBox.should_realize_on_reuse`, 2.13).
 _HEAVY = words("exp sigmoid tanh log log10 log1p log2")
 _DRAWN = words("inductor_random")
-_SCATTERED = words("embedding_dense_backward index_put scatter scatter_add scatter_reduce _unsafe_index_put")
+_SCATTERED = words(
+    "embedding_dense_backward index_put scatter scatter_add scatter_reduce _unsafe_index_put",
+    "_unsafe_masked_index_put_accumulate",
+)
 _OFTEN = words(
     "avg_pool2d avg_pool2d_backward avg_pool3d avg_pool3d_backward _adaptive_avg_pool2d adaptive_avg_pool2d",
     "adaptive_max_pool2d fractional_max_pool2d fractional_max_pool3d _low_memory_max_pool_with_offsets",
@@ -65,6 +69,9 @@ _STEPS = dict.fromkeys(_PLACED, 2) | {
     "constant_pad_nd": 5,
     "slice_backward": 4,
 }
+_COMPARISONS = words("eq ge gt le lt ne")
+# What converts by itself, or answers a question about its operand.
+_CASTS = words("copy convert_element_type _to_copy isinf isnan logical_not signbit")
 # Numbers among the arguments of these are sizes, axes or exponents that are multiplied out.
 _NO_CONSTANTS = words("arange cat embedding eye gather index iota pow roll repeat _unsafe_index")
 
@@ -122,11 +129,17 @@ def _kind_of_target(target: object) -> Kind:
     returns_alias = any(r.alias_info is not None and not r.alias_info.is_write for r in target._schema.returns)
     if name in _VIEW or (returns_alias and len(target._schema.returns) == 1):
         return Kind.VIEW
-    if name in _POINTWISE or torch.Tag.pointwise in target.tags:
+    if name in _POINTWISE or torch.Tag.pointwise in target.tags or _is_elementwise_primitive(target):
         return Kind.POINTWISE
     if name in _REDUCTION or getattr(torch.Tag, "reduction", None) in target.tags:
         return Kind.REDUCTION
     return Kind.EXTERN
+
+
+def _is_elementwise_primitive(target: OpOverload) -> bool:
+    """Whether it is what decompositions of torch write for a pointwise operator; primitives have no tags."""
+    same = getattr(torch.ops.aten, base_name(target), None) if target.namespace == "prims" else None
+    return same is not None and any(torch.Tag.pointwise in getattr(same, o).tags for o in same.overloads())
 
 
 def is_heavy(node: fx.Node) -> bool:
@@ -203,7 +216,20 @@ def count_operations(node: fx.Node, joined: int = 0) -> int:
     if name == "slice_scatter":  # a comparison for each, all of them, a load if so, a choice
         ends = len(_ends_of(node))
         return 2 * ends + 1 if ends else 0
-    return 0 if name in _NO_STEPS else _STEPS.get(name, 1)
+    return 0 if name in _NO_STEPS else _STEPS.get(name, 1) + _count_casts(node)
+
+
+def _count_casts(node: fx.Node) -> int:
+    """Operands that are converted to the type the operator computes in (`transform_args` in lowering.py, 2.13)."""
+    value, name = node.meta.get("val"), base_name(node.target)
+    if not isinstance(node.target, OpOverload) or torch.Tag.pointwise not in node.target.tags or name in _CASTS:
+        return 0
+    operands = [n.meta.get("val") for n in node.all_input_nodes]
+    dtypes = {id(n): n.dtype for n in operands[name == "where" :] if isinstance(n, torch.Tensor)}
+    if not isinstance(value, torch.Tensor) or any(dtype.is_complex for dtype in dtypes.values()):
+        return 0
+    computed = reduce(torch.promote_types, dtypes.values()) if name in _COMPARISONS else value.dtype
+    return sum(dtype != computed for dtype in dtypes.values()) if computed is not torch.bool else 0
 
 
 def constants_in(node: fx.Node) -> tuple[str, ...]:

@@ -118,6 +118,34 @@ class Modulated(nn.Module):
         return h.square().mean()
 
 
+class Totals(nn.Module):
+    """Running totals of outer products: torch adds them up, also backwards for the gradient."""
+
+    def __init__(self):
+        super().__init__()
+        self.parts = nn.ModuleList(nn.Linear(32, 96) for _ in range(3))
+
+    def forward(self, x):
+        for part in self.parts:
+            query, key, value = part(x).chunk(3, -1)
+            seen = torch.einsum("bti,btj->btij", functional.elu(key) + 1, value).cumsum(1)
+            x = x + torch.einsum("bti,btij->btj", functional.elu(query) + 1, seen)
+        return x.square().mean()
+
+
+class Sketched(nn.Module):
+    """Classes of all elements, from a coarse image: the gradient of each goes to four coarse ones."""
+
+    def __init__(self):
+        super().__init__()
+        self.first, self.last = nn.Conv2d(3, 16, 4, 4), nn.Conv2d(16, 8, 1)
+
+    def forward(self, x):
+        scores = self.last(functional.gelu(self.first(x)))
+        fine = functional.interpolate(scores, scale_factor=4, mode="bilinear")
+        return functional.cross_entropy(fine, x[:, 0].abs().clamp(max=7).long())
+
+
 class Enlarged(nn.Module):
     """Each element is read through one list of places twice, for its row and for its column."""
 

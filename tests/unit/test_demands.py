@@ -34,6 +34,15 @@ def put(x, places):
     return aten.index_put(aten.mul(x, 3), [places[:, 0]], aten.exp(x), True)
 
 
+def put_some(x, places):
+    indices = [places[:, :1], places]
+    return aten._unsafe_masked_index_put_accumulate(aten.mul(x, 3), places > 0, indices, aten.exp(x))
+
+
+def sum_up(x, places):
+    return aten.cumsum(aten.exp(x), 0) + aten.mul(x, 3)
+
+
 def put_once(x, places):
     return aten.index_put(aten.mul(x, 3), [places[:, 0]], aten.exp(x))
 
@@ -50,9 +59,15 @@ def put_once(x, places):
         (put, torch.float32, "cpu", 2, True, False),
         (put, torch.bfloat16, "cuda", 2, False, True),
         (put_once, torch.bfloat16, "cuda", 2, False, False),
+        (put_some, torch.float32, "cpu", 2, True, False),
+        (put_some, torch.bfloat16, "cuda", 2, False, True),
+        (sum_up, torch.float32, "cpu", 1, True, True),
+        (sum_up, torch.float32, "cuda", 1, True, False),
     ],
 )
-def test_what_torch_scatters_is_in_memory(monkeypatch, function, dtype, device_type, threads, has_atomics, expected):
+def test_what_torch_adds_up_itself_is_in_memory(
+    monkeypatch, function, dtype, device_type, threads, has_atomics, expected
+):
     monkeypatch.setattr(demands, "num_threads", lambda: threads)
     monkeypatch.setattr(demands, "has_bfloat16_atomics", lambda: has_atomics)
     x = torch.zeros(4, 8, dtype=dtype)

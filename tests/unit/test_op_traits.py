@@ -40,6 +40,9 @@ def nodes_of(function, *arguments):
         (lambda x: x.topk(2).values, "topk", Kind.EXTERN),
         (lambda x: x.topk(2).values, "getitem", Kind.PART),
         (lambda x: x.exp().softmax(-1), "_softmax", Kind.REDUCTION),
+        (lambda x: x * torch.ops.prims.rev(x.detach(), [0]), "rev", Kind.POINTWISE),
+        (lambda x: x * torch.ops.prims.sqrt(x.detach()), "sqrt", Kind.POINTWISE),
+        (functional.glu, "glu", Kind.POINTWISE),
     ],
 )
 def test_kinds(function, name, kind):
@@ -64,6 +67,24 @@ def test_steps_and_constants():
     assert described["add"] == (1, (three,))
     assert described["cos"] == described["pow"] == (1, ())
     assert two in described["full_like"][1] or two in described["full"][1]
+
+
+@pytest.mark.parametrize(
+    ("function", "name", "steps"),
+    [
+        (lambda x, whole: x - whole, "sub", 2),
+        (lambda x, whole: torch.where(whole > 0, x, x.sin()), "where", 1),
+        (lambda x, whole: torch.where(whole > 0, x, whole), "where", 2),
+        (lambda x, whole: (x > whole).float(), "gt", 2),
+        (lambda x, whole: (whole > 3).float(), "gt", 1),
+        (lambda x, whole: whole.bfloat16() + x, "add", 2),
+        (lambda x, whole: whole.bfloat16() + x, "_to_copy", 1),
+    ],
+)
+def test_operands_of_another_type_are_converted_first(function, name, steps):
+    whole = torch.ones(4, 4, dtype=torch.int64)
+    found = nodes_of(lambda x, whole: x * function(x.detach(), whole), matrix(), whole)
+    assert count_operations(found[name]) == steps
 
 
 def test_steps_of_a_scattered_gradient():
