@@ -189,12 +189,22 @@ def _cpu_scatter(node: fx.Node) -> int:
     """With several threads Inductor calls torch's kernel (`use_scatter_fallback`, 2.11 to 2.15), and copies for it.
 
     The gradient of a pooling folds images into two dimensions, which those laid out channels last do not have. Indices
-    are copied first and go then, before the smaller values are copied.
+    are copied first and go then, before the smaller values are copied. What Inductor generates is stored as it is read
+    there (`emit.layouts`).
     """
     if num_threads() == 1:
         return 0
     convolutions = (n for n in node.graph.nodes if n.op == "call_function" and base_name(n.target) == "convolution")
-    return max(map(_refolded_bytes, node.args[2:4])) if any(map(is_of_images, convolutions)) else 0
+    read = [0 if _is_of_generated(argument) else _refolded_bytes(argument) for argument in node.args[2:4]]
+    return max(read) if any(map(is_of_images, convolutions)) else 0
+
+
+def _is_of_generated(argument: object) -> bool:
+    """Whether it shows what Inductor computes in loops of its own, of a size known beforehand."""
+    base = argument.args[0] if isinstance(argument, fx.Node) and argument.args else None
+    if not isinstance(base, fx.Node) or kind_of(base) not in (Kind.POINTWISE, Kind.REDUCTION):
+        return False
+    return all(isinstance(size, int) for size in base.meta["val"].shape)
 
 
 def _cpu_fourier(node: fx.Node) -> int:
