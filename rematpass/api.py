@@ -212,8 +212,10 @@ def plans(compiled: object) -> list[Plan]:
         warnings.warn(
             "rematpass: 0 graphs planned. Run a training step first; compile with torch.compile(model, "
             "backend='rematpass') rather than model.compile() on a built-in module class such as nn.Sequential, which "
-            "torch never compiles; with inductor_options() a step that Inductor took from its cache has no plan; where "
-            "torch runs what it compiled for another model of the same class and options, that one has the plan.",
+            "torch never compiles; torch compiles no nn.LSTM, nn.GRU or nn.RNN, and no module around one, unless "
+            "torch._dynamo.config.allow_rnn is True; with inductor_options() a step that Inductor took from its cache "
+            "has no plan; where torch runs what it compiled for another model of the same class and options, that one "
+            "has the plan.",
             stacklevel=2,
         )
     return found

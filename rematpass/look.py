@@ -117,7 +117,8 @@ def _trace(
     except torch_compat.Unsupported as error:
         raise RematError(
             f"the model does not trace into one graph: {error}\n"
-            "Try: remove the graph break, or compile the model and read rematpass.plans(compiled) after a step"
+            "Try: remove the graph break (for nn.LSTM, nn.GRU, nn.RNN: torch._dynamo.config.allow_rnn = True), or "
+            "compile the model and read rematpass.plans(compiled) after a step"
         ) from error
     except torch_compat.TorchDynamoException as error:
         raise RematError(
