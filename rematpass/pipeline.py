@@ -103,7 +103,8 @@ def needs_plan(joint: JointProgram) -> bool:
 def plan_and_split(joint: JointProgram, settings: Settings, graph_name: str) -> Planned:
     """All steps. Raises BudgetTooSmall before anything is emitted."""
     plan, inputs, decision = make_plan(joint, settings, graph_name)
-    forward, backward = split_program(joint, inputs.program, decision)
+    is_ample = room_beside_inputs(plan, is_backward=True) is None
+    forward, backward = split_program(joint, inputs.program, decision, is_ample=is_ample)
     check_split(forward, backward, joint.num_fwd_outputs)
     return Planned(forward, backward, plan)
 

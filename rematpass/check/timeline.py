@@ -204,7 +204,8 @@ class _Half:
             longest = program.most_operations if is_shared or reads > 1 else max(_LONGEST, program.most_operations)
             is_short = reads + self._count_operations(storage.steps) <= longest
             is_fusible = is_short and reads <= most and not (is_shared and storage.is_heavy)
-            storage.is_fused = is_fusible and not is_needed and not program.is_drawn[storage.op]
+            is_stored = program.is_drawn[storage.op] or (program.is_summed and program.is_summed[storage.op])
+            storage.is_fused = is_fusible and not is_needed and not is_stored
             storage.is_heavy = storage.is_heavy and storage.is_fused
         return {i: reads for i, reads in ultimate.items() if not self._storages[i].is_fused}
 

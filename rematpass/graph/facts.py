@@ -24,6 +24,7 @@ from .layouts import find_images, is_convolution, lays_out_images, relaid_bytes
 from .operators import Called, Describer, block_bytes, round_up, storage_bytes
 from .origin import module_path, source_line
 from .sizes import OpenSize, open_sizes
+from .sums import find_partial_sums
 
 
 class ValueFacts(NamedTuple):
@@ -47,6 +48,7 @@ class ValueFacts(NamedTuple):
     workspace_bytes: int
     is_heavy: bool
     is_drawn: bool
+    is_summed: bool
     is_scattered: bool
     reads_often: bool
     access: tuple[int, ...]
@@ -98,6 +100,7 @@ def collect_facts(
     describer = Describer(device_type, declared, is_relaid=is_relaid)
     addressing = Addressing(find_images(joint.nodes) if is_relaid else ())
     asked_for = find_asked_for(joint.nodes, device_type) if is_fusing else frozenset()
+    summed = find_partial_sums(joint) if is_fusing else frozenset()
     ids = {node: i for i, node in enumerate(joint.nodes)}
     values: list[ValueFacts] = []
     for i, node in enumerate(joint.nodes):
@@ -112,7 +115,7 @@ def collect_facts(
             kind = _kind_when_fused(called, is_stored=is_stored)
         root = values[inputs[0]].root if kind is Kind.VIEW and inputs else i
         access = addressing.note(node, kind, operands, key)
-        values.append(_value(node, called, kind, inputs, root, access, is_owner=i == root))
+        values.append(_value(node, called, kind, inputs, root, access, is_owner=i == root, is_summed=node in summed))
     for i, node in enumerate(joint.nodes):
         label = "" if joint.is_backward[i] else torch_compat.user_label(node)
         if label and values[i].kind is Kind.VIEW:
@@ -151,6 +154,7 @@ def _value(
     access: tuple[int, ...],
     *,
     is_owner: bool,
+    is_summed: bool,
 ) -> ValueFacts:
     return ValueFacts(
         name=node.name,
@@ -166,6 +170,7 @@ def _value(
         workspace_bytes=called.workspace_bytes,
         is_heavy=called.is_heavy,
         is_drawn=called.is_drawn,
+        is_summed=is_summed,
         is_scattered=called.is_scattered,
         reads_often=called.reads_often,
         access=access,

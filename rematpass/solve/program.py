@@ -72,6 +72,8 @@ class Program:
         is_fixed: per op, has effects or draws numbers: other ops of the backward stay on their side of it.
         is_heavy: per op, an expensive pointwise function: what has one inside is stored when it has several readers.
         is_drawn: per op, random numbers: stored.
+        is_summed: per op, a sum that takes up a further product: stored, so that the product need not wait. Empty:
+            none.
         is_scattered: per op, written into what is there already: no result takes its place. Empty: none.
         reads_often: per op, reads each element several times: what it reads is stored if made from more than one
             tensor. Empty: none.
@@ -106,6 +108,7 @@ class Program:
     static_bytes: int
     is_fusing: bool
     most_reads: int = 8
+    is_summed: tuple[bool, ...] = ()
     is_scattered: tuple[bool, ...] = ()
     reads_often: tuple[bool, ...] = ()
     access: tuple[tuple[int, ...], ...] = ()
@@ -164,6 +167,7 @@ class Program:
             self.may_keep,
             self.is_heavy,
             self.is_drawn,
+            self.is_summed or (False,) * len(self),
             self.is_scattered or (False,) * len(self),
             self.reads_often or (False,) * len(self),
             tuple(map(len, self.outside)),

@@ -42,6 +42,19 @@ class Causal(nn.Module):
         return x
 
 
+class Repeated(nn.Module):
+    """Eight layers of the same two weights: a gradient is a sum of eight products, each cast."""
+
+    def __init__(self):
+        super().__init__()
+        self.widen, self.narrow = nn.Linear(64, 512), nn.Linear(512, 64)
+
+    def forward(self, x):
+        for _ in range(8):
+            x = x + self.narrow(self.widen(x).tanh())
+        return x
+
+
 class Mixed(nn.Module):
     """A model under autocast, and a loss."""
 
@@ -54,7 +67,7 @@ class Mixed(nn.Module):
             return self.model(x).float().square().mean()
 
 
-CASES = {"scores": (Scores, (2, 192, 64)), "causal": (Causal, (4, 4, 1000))}
+CASES = {"scores": (Scores, (2, 192, 64)), "causal": (Causal, (4, 4, 1000)), "repeated": (Repeated, (64, 64))}
 
 
 @pytest.mark.parametrize("name", CASES)

@@ -38,8 +38,8 @@ struct Program {
     std::vector<int> root;
     std::vector<Int> size_bytes, duration_ns, workspace_bytes;
     std::vector<char> is_backward, in_forward, may_recompute, may_keep, is_fixed, is_heavy, is_drawn;
-    std::vector<char> is_scattered, reads_often;  // of all ops, or empty
-    std::vector<char> is_anchor, is_late;         // of `Urgency`
+    std::vector<char> is_summed, is_scattered, reads_often;  // of all ops, or empty
+    std::vector<char> is_anchor, is_late;                    // of `Urgency`
     std::vector<char> from_inputs;
     Rows<int> inputs, access, needs, parts;
     Rows<Int> outside, constants;
@@ -54,6 +54,8 @@ struct Program {
     bool is_paid(int op) const { return kind[op] != INPUT && kind[op] != SYMBOL; }
     bool is_tangent(int op) const { return is_backward[op] && kind[op] == INPUT; }
     bool is_extern(int op) const { return kind[op] == EXTERN || kind[op] == PART; }
+    // Stored whoever reads it.
+    bool is_put_down(int op) const { return is_drawn[op] || (!is_summed.empty() && is_summed[op]); }
     bool is_scatter(int op) const { return !is_scattered.empty() && is_scattered[op]; }
     Int operations_of(int op) const { return operations.empty() ? 1 : operations[op]; }
     // Operations and constants.

@@ -65,6 +65,7 @@ Program read_program(const py::object& from) {
     program.is_fixed = column<char>(from, "is_fixed");
     program.is_heavy = column<char>(from, "is_heavy");
     program.is_drawn = column<char>(from, "is_drawn");
+    program.is_summed = column<char>(from, "is_summed");
     program.is_scattered = column<char>(from, "is_scattered");
     program.reads_often = column<char>(from, "reads_often");
     program.is_anchor = column<char>(from.attr("urgency"), "is_anchor");

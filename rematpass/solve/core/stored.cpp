@@ -132,7 +132,7 @@ private:
         const Int most_steps = is_shared || reads > 1 ? program_.most_operations : longest;
         if (steps > most_steps && reads <= most) steps = reads + count_operations(i);
         const bool is_short = reads <= most && steps <= most_steps;
-        if (is_short && !(is_costly && is_shared) && !program_.is_drawn[op]) {
+        if (is_short && !(is_costly && is_shared) && !program_.is_put_down(op)) {
             is_fused_[i] = true;
             result_.is_stored[i] = false;
             length_[i] = steps;
