@@ -18,6 +18,7 @@ from torch import fx
 from ..solve.program import Kind
 from .capture import JointProgram
 from .op_traits import base_name, kind_of
+from .sizes import concrete
 from .words import words
 
 _CASTS = words("convert_element_type _to_copy")
@@ -42,12 +43,13 @@ def _adds_a_product(node: fx.Node, sums: set[fx.Node]) -> bool:
     if base_name(node.target) != "add" or len(node.all_input_nodes) != 2 or node.kwargs:
         return False
     first, second = node.all_input_nodes
-    shapes = {value.shape for value in _values(node, first, second)}
+    shapes = {tuple(map(concrete, value.shape)) for value in _tensors(node, first, second)}
     return len(shapes) == 1 and (first in sums or _is_cast_product(first)) and _is_cast_product(second)
 
 
-def _values(*nodes: fx.Node) -> Iterator[torch.Tensor]:
-    return (node.meta["val"] for node in nodes)
+def _tensors(*nodes: fx.Node) -> Iterator[torch.Tensor]:
+    values = (node.meta.get("val") for node in nodes)
+    return (value for value in values if isinstance(value, torch.Tensor))
 
 
 def _is_cast_product(node: fx.Node) -> bool:
