@@ -21,14 +21,19 @@ def start_python(script: str, *arguments: object, **environment: str) -> subproc
     return subprocess.Popen(command, stdout=PIPE, stderr=PIPE, text=True, env=env, cwd=ROOT)
 
 
+# What a torch built for CUDA says where a CUDA toolkit is found, but no device.
+NO_DEVICE = "No CUDA runtime is found"
+
+
 def finish(process: subprocess.Popen[str]) -> tuple[str, str]:
-    """(stdout, stderr) of a process that must succeed; one that hangs is killed."""
+    """(stdout, stderr) of a process that must succeed, without torch's word on CUDA; one that hangs is killed."""
     try:
         stdout, stderr = process.communicate(timeout=300)
     finally:
         process.kill()
     assert process.returncode == 0, stderr[-3000:]
-    return stdout, stderr
+    said = [line for line in stderr.splitlines(keepends=True) if NO_DEVICE not in line]
+    return stdout, "".join(said)
 
 
 @contextmanager

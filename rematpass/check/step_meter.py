@@ -83,7 +83,7 @@ class CpuMeter:
 
     def give_up(self) -> None:
         """The profile must not outlive the step."""
-        self._profile.stop()
+        torch_compat.abandon_profile(self._profile)
 
     def _stop(self) -> int:
         """The highest sum of what was live before and is live now; keeps what is live in the end."""

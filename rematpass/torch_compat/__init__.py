@@ -63,7 +63,15 @@ from .graphs import (
     user_label,
     user_policy,
 )
-from .job import COMPILED_NODE, default_store, is_in_backward, is_profiling, memory_profile, watch_storage
+from .job import (
+    COMPILED_NODE,
+    abandon_profile,
+    default_store,
+    is_in_backward,
+    is_profiling,
+    memory_profile,
+    watch_storage,
+)
 from .places import IMAGE_RANK
 from .sizes import evaluated, traced_with, upper_bounds
 
@@ -81,6 +89,7 @@ __all__ = [
     "StandIns",
     "TorchDynamoException",
     "Unsupported",
+    "abandon_profile",
     "adds_half_bias_in_matmul",
     "as_compile_error",
     "checkpoint_region",
