@@ -106,11 +106,14 @@ def _forward_op(draw: st.DrawFn, b: Builder, values: list[int]) -> int:
         # Two long functions and what they read are too much for one kernel, three that share one are not.
         flags |= {
             "operations": draw(st.sampled_from([1, 1, 15, 24])),
-            "constants": draw(st.sampled_from([(), (0,), (1,)])),
+            "constants": draw(st.sampled_from([(), (0,), (-1,)])),
         }
     if kind is EXTERN:  # what readers add is one step, whatever the op itself is
         flags["addend"] = draw(st.sampled_from([Addend.BY_OP, *Addend]))
-        flags |= {"operations": draw(st.sampled_from([1, 24])), "constants": draw(st.sampled_from([(), (2, 3)]))}
+        flags |= {
+            "operations": draw(st.sampled_from([1, 24])),
+            "constants": draw(st.sampled_from([(), (2, 3), (2, -1)])),
+        }
     return b.add(kind, *inputs, size=draw(SIZES), ns=draw(TIMES), **flags)
 
 

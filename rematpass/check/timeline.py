@@ -222,10 +222,11 @@ class _Half:
     def _count_operations(self, steps: set[Load]) -> int:
         """Steps of a fused function and the scalars in it; what is not pointwise stands for the sum with its bias."""
         program = self._program
-        ops = [op for i, _ in steps if program.kind[op := self._storages[i].op] is Kind.POINTWISE]
-        sums = len(steps) - len(ops)
-        own = sum(program.operations[op] for op in ops) if program.operations else len(ops)
-        scalars = {c for op in ops for c in program.constants[op]} if program.constants else ()
+        found = [(op, way) for i, way in steps if program.kind[op := self._storages[i].op] is Kind.POINTWISE]
+        sums = len(steps) - len(found)
+        own = sum(program.operations[op] for op, _ in found) if program.operations else len(found)
+        constants = program.constants or ((),) * len(program)
+        scalars = {(c, way if c < 0 else STRAIGHT) for op, way in found for c in constants[op]}
         return sums + own + len(scalars)
 
     def _fuse_neighbours(self, sources: dict[int, set[Load]]) -> bool:

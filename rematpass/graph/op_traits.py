@@ -60,6 +60,8 @@ _NO_STEPS = words(
     "new_empty new_empty_strided",
     "new_full new_ones new_zeros ones ones_like repeat scalar_tensor zeros zeros_like _unsafe_index",
 )
+# What constants begin with that say where an element lies.
+_INDEX = "index"
 # What asks of every element whether it lies in a part: one or two comparisons of its place, a choice.
 _PLACED = words("select_backward select_scatter slice_backward slice_scatter")
 # What asks in which window an element lies: 24 and 33 steps, loads and constants counted, in torch 2.13.
@@ -233,17 +235,24 @@ def _count_casts(node: fx.Node) -> int:
 
 
 def constants_in(node: fx.Node) -> tuple[str, ...]:
-    """Scalars in the operator's function, each with the type in which it is a constant of its own, and places."""
+    """Scalars in the operator's function, each with the type in which it is a constant of its own, and indices."""
     value = node.meta.get("val")
     dtype = value.dtype if isinstance(value, torch.Tensor) else type(value)
     if base_name(node.target) == "slice_scatter":
-        return (f"place along {_axis_of(node)}", *_ends_of(node))
+        ends = _ends_of(node)
+        beginning = [f"0 {torch.int64}"] if ends and ends[-1].startswith(_INDEX) else []  # of each step
+        return (f"{_INDEX} along {_axis_of(node)}", *ends, *beginning)
     found = [f"{number} {dtype}" for number in _numbers(node)]
     if found and base_name(node.target) in _PLACED:
-        found[0] = f"place along {_axis_of(node)}"  # the first number is the axis
+        found[0] = f"{_INDEX} along {_axis_of(node)}"  # the first number is the axis
     if base_name(node.target) in ("select_backward", "slice_backward"):
         found.append(f"0.0 {dtype}")  # elsewhere the gradient is zero
     return tuple(dict.fromkeys(found))
+
+
+def is_index(constant: str) -> bool:
+    """Whether a constant of `constants_in` is where an element lies: another one wherever it is addressed otherwise."""
+    return constant.startswith(_INDEX)
 
 
 def _ends_of(node: fx.Node) -> tuple[str, ...]:
@@ -252,7 +261,7 @@ def _ends_of(node: fx.Node) -> tuple[str, ...]:
     start, end, step = (_number_at(node, i) for i in (3, 4, 5))
     first, last, _ = slice(start, end).indices(size)
     ends = [f"place {end}" for end, is_inside in ((first, first > 0), (last, last < size)) if is_inside]
-    return (*ends, *([f"step {step}"] if step not in (None, 1) else ()))
+    return (*ends, *([f"{_INDEX} in steps of {step}"] if step not in (None, 1) else ()))
 
 
 def _axis_of(node: fx.Node) -> int:

@@ -23,6 +23,7 @@ from .op_traits import (
     count_operations,
     is_drawn,
     is_heavy,
+    is_index,
     is_scattered,
     kind_of,
     reads_often,
@@ -78,6 +79,11 @@ class Describer:
         self._alike = Alike()
         self._known: dict[Hashable, Called] = {}
 
+    def _number_of(self, constant: str) -> int:
+        """As in `Program.constants`."""
+        number = self._scalars.setdefault(constant, len(self._scalars))
+        return -1 - number if is_index(constant) else number
+
     def describe(self, node: fx.Node, operands: Sequence[fx.Node]) -> tuple[Called, Hashable | None]:
         """What is known of the next node in order, and its key if others may be like it (`Alike`)."""
         key = self._alike.note(node, operands)
@@ -108,7 +114,7 @@ class Describer:
             reads_often=reads_often(node),
             addend=addend_of(node, device_type),
             operations=count_operations(node, parts),
-            constants=tuple(self._scalars.setdefault(c, len(self._scalars)) for c in constants_in(node)),
+            constants=tuple(map(self._number_of, constants_in(node))),
             is_complex=_is_complex(node),
             parts=parts,
         )

@@ -85,7 +85,8 @@ class Program:
             in two ways counts as two. Empty: all 0.
         ways: how a storage is addressed; at 0 stands element for element, `STRAIGHT`.
         operations: per op, steps of its function for one element, reads and constants not counted. Empty: 1 each.
-        constants: per op, the scalars in its function, a number for each distinct one. Empty: none.
+        constants: per op, the scalars in its function, a number for each distinct one; a negative number for one that
+            is another wherever the op is addressed otherwise. Empty: none.
         most_operations: a fusing executor stores a pointwise result whose function has more steps, reads and constants.
         addend: per op, who adds its bias. Empty: all ops theirs.
     """

@@ -64,7 +64,7 @@ def abandon_profile(profiled: profile) -> None:
         profiled.stop()
     except RuntimeError:
         assert profiled.profiler is not None, "a profile that has begun has its profiler"
-        profiled.profiler._start_trace()
+        profiled.profiler._start_trace()  # type: ignore[no-untyped-call]  # torch's own, untyped
         profiled.stop()
 
 

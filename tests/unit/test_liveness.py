@@ -221,6 +221,17 @@ def test_a_value_of_a_long_function_is_stored():
     assert long_functions((25, 24), 2) == [*stored, 140]
 
 
+@pytest.mark.parametrize(("access", "expected"), [(0, [120, 120, 120, 124]), (1, [120, 120, 152, 136])])
+def test_where_an_element_lies_is_another_number_where_it_is_addressed_otherwise(access, expected):
+    """Two scatters along one axis, one read through the other: 24 and 23 steps, two loads, one index or two."""
+    b = Builder(static_bytes=100)
+    x = b.given()
+    sources = [b.add(EXTERN, x, size=10) for _ in range(2)]
+    p = b.add(POINTWISE, sources[0], size=64, operations=24, constants=(-7,))
+    q = b.add(POINTWISE, b.view(p, access), sources[1], size=32, operations=23, constants=(-7,))
+    assert forward_bytes(b, [b.add(REDUCTION, q, size=4)])[2:] == expected
+
+
 def test_a_long_function_of_one_tensor_is_stored_later():
     assert long_functions((49, 50), 1, reads=1) == [110, 110, 114]
     assert long_functions((50, 50), 1, reads=1) == [110, 142, 136]

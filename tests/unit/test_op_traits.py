@@ -90,7 +90,7 @@ def test_operands_of_another_type_are_converted_first(function, name, steps):
 def test_steps_of_a_scattered_gradient():
     joint = joint_of(lambda x: x[1].sin() + x[2].sin(), [matrix()])
     scattered = [n for n in joint.nodes if base_name(n.target) == "select_backward"]
-    axis, zero = "place along 0", "0.0 torch.float32"
+    axis, zero = "index along 0", "0.0 torch.float32"
     expected = [(2, (axis, f"{index} torch.float32", zero)) for index in (1, 2)]
     assert sorted((count_operations(n), constants_in(n)) for n in scattered) == expected
 
@@ -98,12 +98,12 @@ def test_steps_of_a_scattered_gradient():
 @pytest.mark.parametrize(
     ("start", "end", "step", "expected"),
     [
-        (1, 3, 1, (5, ("place along 1", "place 1", "place 3"))),
-        (1, -1, 1, (5, ("place along 1", "place 1", "place 3"))),
-        (1, None, 1, (3, ("place along 1", "place 1"))),
-        (0, 3, 1, (3, ("place along 1", "place 3"))),
-        (0, 9, 2, (3, ("place along 1", "step 2"))),
-        (None, None, 1, (0, ("place along 1",))),
+        (1, 3, 1, (5, ("index along 1", "place 1", "place 3"))),
+        (1, -1, 1, (5, ("index along 1", "place 1", "place 3"))),
+        (1, None, 1, (3, ("index along 1", "place 1"))),
+        (0, 3, 1, (3, ("index along 1", "place 3"))),
+        (0, 9, 2, (3, ("index along 1", "index in steps of 2", "0 torch.int64"))),
+        (None, None, 1, (0, ("index along 1",))),
     ],
 )
 def test_steps_of_a_slice_that_is_put_into_a_tensor(start, end, step, expected):

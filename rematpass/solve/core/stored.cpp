@@ -148,7 +148,7 @@ private:
     Int count_operations(int i) const {
         std::vector<std::pair<int, Int>> todo{{i, 0}};
         std::set<std::pair<int, Int>> seen(todo.begin(), todo.end());
-        std::set<Int> constants;
+        std::set<std::pair<Int, Int>> constants;
         Int steps = 0;
         while (!todo.empty()) {
             const auto [u, ways] = todo.back();
@@ -159,8 +159,9 @@ private:
             }
             const int op = trace_.ops[u];
             steps += program_.operations_of(op);
-            if (program_.constants.size())
-                constants.insert(program_.constants[op].begin(), program_.constants[op].end());
+            if (program_.constants.size()) {
+                for (Int c : program_.constants[op]) constants.emplace(c, c < 0 ? ways : 0);
+            }
             for (const Read& read : trace_.reads[u]) {
                 const std::pair<int, Int> found{read.storage, read.way ? program_.combine(read.way, ways) : ways};
                 if (is_fused_[read.storage] && seen.insert(found).second) todo.push_back(found);
