@@ -5,6 +5,7 @@ from torch import fx
 from torch.fx.experimental.proxy_tensor import make_fx
 
 from rematpass.graph.fold import fold_sums
+from rematpass.torch_compat import adds_half_bias_in_matmul
 
 aten = torch.ops.aten
 
@@ -45,7 +46,8 @@ def test_a_gpu_leaves_a_sum_in_the_product_only_for_a_reader_that_does_not_add_i
     assert targets_of(read_by_a_function, device_type="cuda") == apart
     together = [aten.sin.default, aten.addmm.default, aten.view.default, aten.exp.default]
     assert targets_of(read_by_a_function) == together
-    assert targets_of(read_by_a_function, dtype=torch.bfloat16, device_type="cuda") == together
+    halves = together if adds_half_bias_in_matmul() else apart  # torch 2.11 takes sums out of all products
+    assert targets_of(read_by_a_function, dtype=torch.bfloat16, device_type="cuda") == halves
     assert aten.addmm.default in targets_of(lambda c, a, b: (c + a.mm(b)).sum(), device_type="cuda")
     # The second sum reads the first, and a product is no function: both stay.
     assert targets_of(lambda c, a, b: (c + a.mm(b)) + a.mm(b), device_type="cuda").count(aten.addmm.default) == 2
