@@ -3,6 +3,7 @@
 import pytest
 import torch
 from torch.fx.experimental.proxy_tensor import make_fx
+from torch.nn import functional
 
 from rematpass.emit.layouts import note_layouts
 from rematpass.graph.op_traits import base_name
@@ -39,3 +40,24 @@ def test_what_others_read_as_well_stays_as_it_is():
 
 def test_what_a_reshape_would_copy_lies_in_rows():
     assert strides_of_stored(lambda x: aten.reshape(aten.sin(x), [6, 20]) + 1, "sin") == (60, 20, 5, 1)
+
+
+def test_pixels_shuffled_into_channels_lie_as_the_image_that_a_convolution_reads():
+    def function(x):
+        halves = aten.permute(aten.view(x, [2, 3, 2, 2, 5]), [0, 1, 3, 2, 4])  # rows in pairs
+        image = aten.reshape(aten.clone(halves, memory_format=ROWS), [2, 6, 2, 5])
+        return functional.conv2d(image, torch.ones(1, 6, 1, 1))
+
+    image = torch.empty(2, 6, 2, 5).to(memory_format=IMAGES)
+    assert strides_of_stored(function, "clone") == image.view(2, 3, 2, 2, 5).stride()
+
+
+def test_a_mean_over_windows_has_a_gradient_that_lies_as_what_it_is_made_of():
+    """What stands in the place of what was pooled is one number, which lies as it likes."""
+
+    def function(x):
+        gradient = functional.conv2d(x, torch.ones(6, 3, 1, 1))
+        pooled = aten.expand(torch.zeros(1, 1, 1, 1), [2, 6, 8, 10])
+        return aten.exp(aten.avg_pool2d_backward(gradient, pooled, [2, 2], [2, 2], [0, 0], False, True, None))
+
+    assert strides_of_stored(function, "exp") == torch.empty(2, 6, 8, 10).to(memory_format=IMAGES).stride()
