@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
+from rematpass.solve.liveness import simulate
+from rematpass.solve.order import order_backward
 from rematpass.solve.program import STRAIGHT, Addend, Kind, Program, Way
 
 INPUT, SYMBOL, VIEW, PART = Kind.INPUT, Kind.SYMBOL, Kind.VIEW, Kind.PART
@@ -97,6 +99,13 @@ class Layer:
     wide: int = 1000
     narrow_ns: int = 10
     wide_ns: int = 20
+
+
+def forward_bytes(b: Builder, outputs: list[int], *, is_fusing: bool = True) -> list[int]:
+    """Live bytes along the forward of a program whose backward reads nothing of it."""
+    g = b.add(POINTWISE, b.tangent(4), size=4)
+    program = b.finish(outputs, [g], is_fusing=is_fusing)
+    return list(simulate(program, order_backward(program, ()).schedule).forward_bytes)
 
 
 def layered(layers: list[Layer], *, is_residual: bool = False, is_fusing: bool = False, gradient: int = 8) -> Program:

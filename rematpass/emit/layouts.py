@@ -26,7 +26,7 @@ from ..torch_compat import OpOverload
 
 aten = torch.ops.aten
 # What Inductor takes for a reshape: a copy where no view of that shape is there.
-_RESHAPING = ("view", "_unsafe_view")
+_RESHAPING = ("reshape", "view", "_unsafe_view")
 
 Changed = dict[fx.Node, Any]
 
@@ -109,7 +109,7 @@ def _is_read_as_image(node: fx.Node) -> bool:
 
     Stored in rows they were copied for the convolution (12 % above a plan of a network for super-resolution; 2026-11).
     """
-    is_reshaped = base_name(node.target) in (*_RESHAPING, "reshape") and is_static(node)
+    is_reshaped = base_name(node.target) in _RESHAPING and is_static(node)
     return is_reshaped and any(node in _images_read(reader) for reader in node.users)
 
 
