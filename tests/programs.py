@@ -63,6 +63,7 @@ class Builder:
             is_heavy=tuple(row.get("is_heavy", False) for row in rows),
             is_drawn=tuple(row.get("is_drawn", False) for row in rows),
             is_scattered=tuple(row.get("is_scattered", False) for row in rows),
+            is_joined=tuple(row.get("is_joined", False) for row in rows),
             reads_often=tuple(row.get("reads_often", False) for row in rows),
             forward_outputs=tuple(forward_outputs),
             backward_outputs=tuple(backward_outputs),

@@ -99,7 +99,8 @@ def _forward_op(draw: st.DrawFn, b: Builder, values: list[int]) -> int:
         values.append(parts[0])
         return parts[1]
     if kind is REDUCTION:
-        flags |= {"is_scattered": draw(st.integers(0, 3)) == 0, "reads_often": draw(st.integers(0, 2)) == 0}
+        how = draw(st.integers(0, 7))
+        flags |= {"is_scattered": how < 2, "is_joined": how == 2, "reads_often": draw(st.integers(0, 2)) == 0}
     if kind is POINTWISE:
         flags["times"] = draw(st.sampled_from([1, 1, 1, 2, 4]))
         flags |= {"is_heavy": draw(st.booleans()), "is_drawn": draw(st.integers(0, 5)) == 0}

@@ -280,8 +280,10 @@ class _Half:
             moments = [r.needed_until if r.is_fused else r.born for r in readers]
             storage.needed_until = end if i in held else max(moments, default=-1)
 
-    def _is_scattered(self, storage: _Storage) -> bool:
-        return bool(self._program.is_scattered) and storage.born >= 0 and self._program.is_scattered[storage.op]
+    def _is_guarded(self, storage: _Storage) -> bool:
+        """Whether no result of its half may be written over it."""
+        marks = (self._program.is_scattered, self._program.is_joined)
+        return storage.born >= 0 and any(mark[storage.op] for mark in marks if mark)
 
     def _taken_over(self, made: int | None, sources: dict[int, set[Load]], inner: Sequence[int]) -> int:
         """Bytes of a dying input whose place a pointwise result takes, itself or after one of `inner` of its kernel."""
@@ -292,7 +294,7 @@ class _Half:
         for between in donors.intersection(inner):
             others = {s for reader in (made, *inner) if reader != between for s, _ in sources[reader]}
             donors |= self._read_straight(between, sources) - others
-        dying = (s for d in donors if not (s := self._storages[d]).is_fused and not self._is_scattered(s))
+        dying = (s for d in donors if not (s := self._storages[d]).is_fused and not self._is_guarded(s))
         return new.size if any(s.needed_until == new.born and s.size == new.size for s in dying) else 0
 
     def _read_straight(self, reader: int, sources: dict[int, set[Load]]) -> set[int]:

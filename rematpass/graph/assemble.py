@@ -84,6 +84,7 @@ def build_program(
         is_drawn=tuple(v.is_drawn for v in values),
         is_summed=tuple(v.is_summed for v in values),
         is_scattered=tuple(v.is_scattered for v in values),
+        is_joined=tuple(v.is_joined for v in values),
         reads_often=tuple(v.reads_often for v in values),
         forward_outputs=tuple(o for o in joint.forward_outputs if o is not None),
         backward_outputs=tuple(o for o in joint.backward_outputs if o is not None),

@@ -26,8 +26,8 @@ LONGEST_STRIDED_KERNEL = 7
 # Registers of its kernel for images' gradients, and blocks of channels together.
 REGISTERS = 15
 MOST_BLOCKS = 4
-# Results that its kernel for depthwise convolutions with gaps computes together.
-DEPTHWISE_TOGETHER = 3
+# Results that its kernel for depthwise convolutions computes together, of images channels last and of others.
+DEPTHWISE_TOGETHER, DEPTHWISE_BLOCKED_TOGETHER = 3, 4
 # Up to so many channels returned are padded to blocks one by one where images are laid out channels last; of more,
 # three or four are computed together: three counts what fits four as up to an eighth more than it takes (2026-11).
 FEW_CHANNELS = 32
@@ -41,7 +41,9 @@ def _reads_as_it_lies(convolution: Convolution) -> bool:
 
 
 def _refuses(convolution: Convolution) -> bool:
-    """What is 1 x 1 other kernels take."""
+    """What is 1 x 1 other kernels take, and of channels that are groups what returns one for each."""
+    if convolution.is_separate:
+        return not convolution.is_depthwise or convolution.padding_of_rows > DEPTHWISE_BLOCKED_TOGETHER
     if convolution.is_point:
         return False
     width, padding, stride = convolution.out[-1], convolution.padding[-1], convolution.stride[-1]
@@ -58,7 +60,9 @@ def _refuses(convolution: Convolution) -> bool:
 
 
 def _refuses_image_gradient(convolution: Convolution) -> bool:
-    """What is 1 x 1 other kernels take, and of strided ones those without gaps."""
+    """What is 1 x 1 other kernels take, and of strided ones those without gaps, and depthwise ones."""
+    if convolution.is_separate:
+        return not convolution.is_depthwise
     if convolution.is_strided or convolution.is_point:
         return convolution.has_gaps_and_strides
     return not convolution.has_whole_groups(CHANNELS) or _refuses_dense_gradient(convolution)
@@ -79,7 +83,9 @@ def _refuses_dense_gradient(convolution: Convolution) -> bool:
 
 
 def _refuses_weight_gradient(convolution: Convolution) -> bool:
-    """Also where groups are of other than whole blocks of channels."""
+    """Also where groups are of other than whole blocks of channels, but for some depthwise ones."""
+    if convolution.is_separate:
+        return not convolution.has_own_depthwise
     is_whole = convolution.is_point or convolution.has_whole_groups(CHANNELS)
     return not is_whole or _refuses_channels_last(convolution)
 

@@ -29,7 +29,7 @@ MOST_GRADIENT_BLOCKS = 4
 LEAST_TOGETHER = 7
 LONGEST_GRADIENT_KERNEL = 19
 LONGEST_KERNEL = 14
-# Results that its kernel for depthwise convolutions with gaps computes together.
+# Results that its kernel for depthwise convolutions computes together.
 DEPTHWISE_TOGETHER = 6
 # Results of an image from which three blocks of channels are computed together (between 108 and 140, most of them).
 MANY_POSITIONS = 112
@@ -39,7 +39,9 @@ SINGLE_CHANNELS = 96
 
 
 def _refuses(convolution: Convolution) -> bool:
-    """What is 1 x 1 other kernels take."""
+    """What is 1 x 1 other kernels take, and of channels that are groups what returns one for each."""
+    if convolution.is_separate:
+        return not convolution.is_depthwise or convolution.padding_of_rows > DEPTHWISE_TOGETHER
     width, padding = convolution.out[-1], convolution.padding[-1]
     blocks = _blocks(convolution)
     together = min(width, REGISTERS if _is_broadcast(convolution) else SHARED_REGISTERS // (blocks + 1))
@@ -54,6 +56,8 @@ def _refuses(convolution: Convolution) -> bool:
 
 def _refuses_image_gradient(convolution: Convolution) -> bool:
     """Of strided ones, those with gaps as well."""
+    if convolution.is_separate:
+        return not convolution.is_depthwise
     if convolution.is_strided:
         return convolution.has_gaps_and_strides
     width, kernel, blocks = convolution.image[-1], convolution.kernel[-1], -(-convolution.inputs // CHANNELS)
@@ -70,7 +74,9 @@ def _refuses_image_gradient(convolution: Convolution) -> bool:
 
 
 def _refuses_weight_gradient(convolution: Convolution) -> bool:
-    """Where the kernel is long, the padding wide, or the kernel reaches across the image."""
+    """Where the kernel is long, the padding wide, or it reaches across the image; of groups of one channel, most."""
+    if convolution.is_separate:
+        return not convolution.has_own_depthwise
     sides = zip(convolution.reach[:-1], convolution.image[:-1], strict=True)
     is_far = any(reach > size for reach, size in sides)
     is_refused = max(convolution.padding) > REGISTERS or max(convolution.kernel) > LONGEST_KERNEL or is_far

@@ -79,6 +79,8 @@ class Scratch:
             unfolded = own * sizes.unfolded_bytes(math.prod(sizes.out))
             return sizes.image_bytes + max(unfolded, sizes.image_bytes)
         copies = self._image_block + self._result_block + self._weight_block
+        if sizes.is_depthwise:
+            return max(self._image_block + sizes.image_bytes, copies)
         copies += strided_bytes(sizes, self.threads) + self._summed_bytes(sizes.inputs)
         return max((2 + sizes.is_strided) * sizes.image_bytes, copies)
 
@@ -111,7 +113,7 @@ class Scratch:
     def _gathered_bytes(self) -> int:
         """What a thread reads of an image with a kernel of 1 and strides, next to each other."""
         sizes = self.convolution
-        is_gathered = sizes.is_point and sizes.is_strided
+        is_gathered = sizes.is_point and sizes.is_strided and not sizes.is_depthwise
         return self.threads * is_gathered * self._padded(sizes.inputs) * math.prod(sizes.out) * sizes.item_bytes
 
     def _summed_bytes(self, _channels: int) -> int:
@@ -137,7 +139,9 @@ class Scratch:
     @property
     def _weight_block(self) -> int:
         sizes = self.convolution
-        return sizes.outputs * self._padded(sizes.inputs // sizes.groups) * math.prod(sizes.kernel) * sizes.item_bytes
+        outputs, inputs = sizes.outputs, sizes.inputs // sizes.groups
+        elements = self._padded(outputs) if sizes.is_depthwise else outputs * self._padded(inputs)
+        return elements * math.prod(sizes.kernel) * sizes.item_bytes
 
     def _padded(self, channels: int) -> int:
         return -(-channels // self.kernels.channels) * self.kernels.channels

@@ -60,10 +60,10 @@ class Convolution:
     def is_refusable(self) -> bool:
         """Whether it is known what becomes of it where oneDNN's kernels refuse it.
 
-        Not in other types than float32, over three dimensions, or where every channel read is a group of its own.
+        Not in other types than float32, over three dimensions, or a transposed one with every channel a group.
         """
-        is_separate = self.groups == self.inputs > 1
-        return self.is_float32 and not is_separate and len(self.image) <= MOST_DIMENSIONS
+        is_known = not (self.is_separate and self.is_transposed)
+        return self.is_float32 and is_known and len(self.image) <= MOST_DIMENSIONS
 
     @property
     def reach(self) -> list[int]:
@@ -91,6 +91,11 @@ class Convolution:
         return self.is_refusable and self.is_strided and self.has_gaps and not self.is_point
 
     @property
+    def is_separate(self) -> bool:
+        """Whether every channel read is a group of its own."""
+        return self.groups == self.inputs > 1
+
+    @property
     def is_depthwise(self) -> bool:
         """Whether every channel is a group of its own."""
         return self.groups == self.inputs == self.outputs > 1
@@ -102,8 +107,10 @@ class Convolution:
         Narrow kernels without gaps, no narrower than the stride, half of them padding at most, and rows enough
         (`init_conf` in `jit_uni_dw_conv_kernel_utils.hpp`, oneDNN 3.12).
         """
-        width, rows = self.kernel[-1], self.kernel[-2] + -self.padding[-2] % self.stride[-2]
-        is_narrow = self.stride[-1] <= width <= DEPTHWISE_KERNEL and self.image[-2] >= rows
+        width, rows = self.kernel[-1], 1
+        if len(self.kernel) > 1:
+            rows = self.kernel[-2] + -self.padding[-2] % self.stride[-2]
+        is_narrow = self.stride[-1] <= width <= DEPTHWISE_KERNEL and math.prod(self.image[-2:-1]) >= rows
         is_inside = all(padding <= size // 2 for padding, size in zip(self.padding, self.kernel, strict=True))
         return self.is_depthwise and is_narrow and is_inside and not self.has_gaps
 

@@ -57,6 +57,7 @@ class ValueFacts(NamedTuple):
     constants: tuple[int, ...]
     module: str
     source: str
+    is_joined: bool = False
     labels: tuple[str, ...] = ()
 
 
@@ -110,12 +111,14 @@ def collect_facts(
         kind = called.kind
         if kind is Kind.PART and values[inputs[0]].kind is Kind.VIEW:
             kind = Kind.VIEW  # one of several views (split, unbind): no memory of its own
+        is_joined = False
         if is_fusing and kind in (Kind.POINTWISE, Kind.REDUCTION):
-            is_stored = node in asked_for or (called.parts > 0 and is_stored_whole(node, device_type))
-            kind = _kind_when_fused(called, is_stored=is_stored)
+            is_joined = called.parts > 0 and is_stored_whole(node, device_type)
+            kind = _kind_when_fused(called, is_stored=node in asked_for or is_joined)
         root = values[inputs[0]].root if kind is Kind.VIEW and inputs else i
         access = addressing.note(node, kind, operands, key)
-        values.append(_value(node, called, kind, inputs, root, access, is_owner=i == root, is_summed=node in summed))
+        value = _value(node, called, kind, inputs, root, access, is_owner=i == root, is_summed=node in summed)
+        values.append(value._replace(is_joined=True) if is_joined else value)
     for i, node in enumerate(joint.nodes):
         label = "" if joint.is_backward[i] else torch_compat.user_label(node)
         if label and values[i].kind is Kind.VIEW:

@@ -17,7 +17,7 @@ from dataclasses import dataclass
 
 from ..formula.pieces import round_up
 from .blocked_convolution import PRIMITIVE_BYTES, Scratch
-from .channels_last import NARROW_BLOCK, WEIGHT_COPIES, is_shared
+from .channels_last import NARROW_BLOCK, PAGE, WEIGHT_COPIES, is_shared, strided_bytes
 from .convolution import Convolution
 
 CHANNELS = 16
@@ -31,6 +31,9 @@ LONGEST_KERNEL, LONGEST_FIRST_KERNEL = 14, 24
 WIDEST = 28
 # Blocks of channels that a thread turns at least, of what is returned and of what is read, by kernels of 1 x 1.
 LEAST_RETURNED, LEAST_READ = 16, 5
+# What gradients with strides take, at most, where every channel is a group: images, and pages of each thread, besides
+# what others with strides do (2026-11, 60 over one dimension).
+STRIDED_IMAGES, STRIDED_MARGINS = 3, 3
 # How much dearer reading images is than weights where those are larger.
 DEAR_IMAGES = 4
 
@@ -49,15 +52,18 @@ class HalfScratch(Scratch):
 
     def _image_gradient_bytes(self) -> int:
         sizes = self.convolution
+        if sizes.is_separate and sizes.is_strided and not sizes.has_gaps:
+            margins = self.threads * STRIDED_MARGINS * PAGE
+            return STRIDED_IMAGES * sizes.image_bytes + strided_bytes(sizes, self.threads) + margins
         if _is_gradient_refused(sizes):
             unfolded = sizes.unfolded_bytes(math.prod(sizes.out)) // sizes.item_bytes * SUM_BYTES
             summed = sizes.of_a_group[0] * math.prod(sizes.image) * SUM_BYTES
-            return sizes.image_bytes + self._unfolding * (unfolded + summed)
+            return sizes.image_bytes + max(self._unfolding * (unfolded + summed), sizes.image_bytes)
         return super()._image_gradient_bytes()
 
     def _weight_gradient_bytes(self) -> int:
         sizes = self.convolution
-        if sizes.is_depthwise:
+        if sizes.has_own_depthwise:
             return super()._weight_gradient_bytes()
         if _is_weight_gradient_refused(sizes):
             own = self.threads if is_shared(sizes, self.threads) else 1
@@ -238,5 +244,5 @@ def _is_weight_gradient_refused(sizes: Convolution) -> bool:
         return True
     longest = LONGEST_FIRST_KERNEL if _is_first(sizes) else LONGEST_KERNEL
     is_long = sizes.kernel[-1] > longest or max(sides[-1]) >= sizes.reach[-1]
-    is_far |= not sizes.has_whole_groups(CHANNELS)
+    is_far |= not sizes.has_whole_groups(CHANNELS)  # those of a channel each as well
     return is_far or is_long or (sizes.is_strided and sizes.has_gaps)

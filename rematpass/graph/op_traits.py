@@ -31,9 +31,10 @@ _POINTWISE = words(
     "_upsample_nearest_exact1d _upsample_nearest_exact2d _upsample_nearest_exact3d reflection_pad2d replication_pad2d",
     "pixel_shuffle fmod remainder _low_memory_max_pool_offsets_to_indices",
 )
-# Reductions of torch versions that lack the tag, and scatters: inputs may be fused, the result is stored.
+# Reductions of torch versions that lack the tag, and scatters: inputs may be fused, the result is stored. As that of
+# `bernoulli.p`, which draws into a copy of its input (lowering.py, 2.11 to 2.15).
 _REDUCTION = words(
-    "all amax amin any argmax argmin cumprod cumsum embedding_dense_backward",
+    "all amax amin any argmax argmin bernoulli cumprod cumsum embedding_dense_backward",
     "index_put logcumsumexp max_pool2d_with_indices_backward _low_memory_max_pool_with_offsets",
     "mean min max norm prod scatter scatter_add scatter_reduce std sum var var_mean _unsafe_index_put",
     "_unsafe_masked_index_put_accumulate _softmax _log_softmax _adaptive_avg_pool2d",
@@ -45,8 +46,8 @@ _VIEW = frozenset(("_unsafe_view", "reshape"))
 _HEAVY = words("exp sigmoid tanh log log10 log1p log2")
 _DRAWN = words("inductor_random")
 _SCATTERED = words(
-    "embedding_dense_backward index_put scatter scatter_add scatter_reduce _unsafe_index_put",
-    "_unsafe_masked_index_put_accumulate",
+    "bernoulli embedding_dense_backward index_put scatter scatter_add scatter_reduce",
+    "_unsafe_index_put _unsafe_masked_index_put_accumulate",
 )
 _OFTEN = words(
     "avg_pool2d avg_pool2d_backward avg_pool3d avg_pool3d_backward _adaptive_avg_pool2d adaptive_avg_pool2d",

@@ -50,7 +50,7 @@ def workspace_bytes(node: fx.Node, device_type: str = "cpu", *, is_relaid: bool 
 
 def looks_around(node: fx.Node) -> bool:
     """Whether scratch depends on more than the operator and what it is called with."""
-    return base_name(node.target) == "scatter_add" or (is_convolution(node) and _is_view(node.args[0]))
+    return base_name(node.target) == "scatter_add" or any(map(_is_view, _convolved(node)))
 
 
 def workspace_parts(node: fx.Node, device_type: str = "cpu", *, is_relaid: bool = False) -> tuple[Part, ...]:
@@ -61,7 +61,7 @@ def workspace_parts(node: fx.Node, device_type: str = "cpu", *, is_relaid: bool 
     if name == "linalg_matrix_exp":
         return (Part("round_up", (1, EXPONENTIAL_COPIES * _matrix_bytes(node)[0], 1)),)
     if device_type != "cpu":
-        size = weight_copy_bytes(node) + _copied_parts(node) if is_relaid else 0
+        size = _turned_bytes(node) + (weight_copy_bytes(node) + _copied_parts(node) if is_relaid else 0)
         return (Part("round_up", (1, size, 1)),) if size else gpu_attention_parts(node)
     if name.startswith("_scaled_dot_product_flash_attention_for_cpu"):
         return _cpu_attention(node, is_backward=name.endswith("backward"))
@@ -108,13 +108,13 @@ def _is_row_major(tensor: torch.Tensor) -> bool:
 
 def _cpu_convolution(node: fx.Node) -> int:
     """Where images are not laid out channels last."""
-    scratch = _find_scratch(node)
+    scratch, turned = _find_scratch(node), _turned_bytes(node)
     if scratch is None:
-        return 0
+        return turned
     if base_name(node.target) == "convolution_backward":
         of_read, of_weight, _ = cast("Sequence[bool]", node.args[10])
-        return scratch.backward_bytes(of_read=of_read, of_weight=of_weight)
-    return scratch.forward_bytes()
+        return turned + scratch.backward_bytes(of_read=of_read, of_weight=of_weight)
+    return turned + scratch.forward_bytes()
 
 
 def _find_scratch(node: fx.Node) -> Scratch | None:
@@ -178,11 +178,26 @@ def _copied_parts(node: fx.Node) -> int:
 
     Inductor hands them over as they lie there, torch asks for `contiguous(memory_format)` (`Convolution.cpp`, 2.13).
     """
-    is_gradient = base_name(node.target) == "convolution_backward"
-    if not (is_gradient or is_convolution(node)) or not is_of_images(node):
-        return 0
-    images = [tensor_at(node, position) for position in range(1 + is_gradient)]
+    read = _convolved(node) if is_of_images(node) else ()
+    images = [tensor_at(node, position) for position in range(len(read))]
     return sum(_bytes_of(image) for image in images if image is not None and not is_dense(image))
+
+
+def _turned_bytes(node: fx.Node) -> int:
+    """Bytes of other than images that a convolution, or the gradient of one, copies first: what shows them turned.
+
+    Inductor has them in rows (`convolution`, `convolution_backward_lowering` in kernel/conv.py, 2.13), torch as well. A
+    long convolution behind a short one took 13 % more than planned (2026-11).
+    """
+    read = () if is_of_images(node) else _convolved(node)
+    shown = [tensor_at(node, position) for position, argument in enumerate(read) if _is_view(argument)]
+    return sum(_bytes_of(tensor) for tensor in shown if tensor is not None and not _is_row_major(tensor))
+
+
+def _convolved(node: fx.Node) -> tuple[object, ...]:
+    """What a convolution reads besides its weight: its input; of its gradient what it is handed and that input."""
+    is_gradient = base_name(node.target) == "convolution_backward"
+    return tuple(node.args[: 1 + is_gradient]) if is_gradient or is_convolution(node) else ()
 
 
 def _cpu_scatter(node: fx.Node) -> int:

@@ -77,7 +77,7 @@ def _program_differences(one: Sample, other: Sample) -> Iterator[str]:
     a, b = one.program, other.program
     if _turns(a) != _turns(b):
         yield "they read other parts of their tensors, or in another order"
-    traits = ("is_heavy", "is_drawn", "is_summed", "is_scattered", "reads_often", "operations")
+    traits = ("is_heavy", "is_drawn", "is_summed", "is_scattered", "is_joined", "reads_often", "operations")
     for name in ("kind", "root", "is_backward", "in_forward", *traits):
         for v, (mine_is, theirs_is) in enumerate(zip(getattr(a, name), getattr(b, name), strict=True)):
             if mine_is != theirs_is:

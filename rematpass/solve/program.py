@@ -75,6 +75,7 @@ class Program:
         is_summed: per op, a sum that takes up a further product: stored, so that the product need not wait. Empty:
             none.
         is_scattered: per op, written into what is there already: no result takes its place. Empty: none.
+        is_joined: per op, written part by part: no result of the same half takes its place. Empty: none.
         reads_often: per op, reads each element several times: what it reads is stored if made from more than one
             tensor. Empty: none.
         forward_outputs, backward_outputs: values returned to the caller.
@@ -111,6 +112,7 @@ class Program:
     most_reads: int = 8
     is_summed: tuple[bool, ...] = ()
     is_scattered: tuple[bool, ...] = ()
+    is_joined: tuple[bool, ...] = ()
     reads_often: tuple[bool, ...] = ()
     access: tuple[tuple[int, ...], ...] = ()
     ways: tuple[Way, ...] = (STRAIGHT,)
@@ -170,6 +172,7 @@ class Program:
             self.is_drawn,
             self.is_summed or (False,) * len(self),
             self.is_scattered or (False,) * len(self),
+            self.is_joined or (False,) * len(self),
             self.reads_often or (False,) * len(self),
             tuple(map(len, self.outside)),
             is_askew,

@@ -330,3 +330,50 @@ class Dropped(nn.Module):
         for block, last in zip(self.blocks, self.last, strict=True):
             x = x + last(block(x))
         return x.square().mean()
+
+
+class Filters(nn.Module):
+    """Gated convolutions between products read along a sequence what lies along channels."""
+
+    def __init__(self):
+        super().__init__()
+        self.widen = nn.ModuleList(nn.Linear(48, 96) for _ in range(3))
+        self.filters = nn.ModuleList(nn.Conv1d(96, 96, 3, padding=2, groups=96) for _ in range(3))
+        self.last = nn.ModuleList(nn.Linear(48, 48) for _ in range(3))
+
+    def forward(self, x):
+        length = x.shape[1]
+        for widen, convolve, last in zip(self.widen, self.filters, self.last, strict=True):
+            gate, value = convolve(widen(x).transpose(1, 2))[..., :length].chunk(2, 1)
+            x = x + last((gate * value).transpose(1, 2))
+        return x.square().mean()
+
+
+class Crossed(nn.Module):
+    """Rows of two tables are multiplied by layers of both; what was joined is not written over."""
+
+    def __init__(self):
+        super().__init__()
+        self.tables = nn.ModuleList(nn.Embedding(64, 48) for _ in range(2))
+        self.layers = nn.ModuleList(nn.Linear(96, 96) for _ in range(3))
+        self.head = nn.Sequential(nn.Linear(96, 128), nn.SELU(), nn.Linear(128, 32))
+
+    def forward(self, x):
+        rows = x.argmax(1)
+        z = joined = torch.cat([table(rows) for table in self.tables], -1)
+        for layer in self.layers:
+            z = joined * layer(z) + z
+        return self.head(z).square().mean()
+
+
+class AlphaDropped(nn.Module):
+    """Self-normalizing layers: their dropout draws into a tensor that nothing else is written over."""
+
+    def __init__(self):
+        super().__init__()
+        self.layers = nn.ModuleList(nn.Linear(64, 64) for _ in range(3))
+
+    def forward(self, x):
+        for layer in self.layers:
+            x = functional.alpha_dropout(functional.selu(layer(x)), 0.1, training=True)
+        return x.square().mean()

@@ -215,6 +215,7 @@ KEPT_BY_US = [
     pytest.param(kept_models.Sharpened, (2, 3, 32, 32), "smallest", id="a_sum_of_scattered_terms"),
     pytest.param(kept_models.Excited, (4, 3, 48, 48), "smallest", id="gates_beside_images"),
     pytest.param(kept_models.Dilated, (4, 64, 512), "smallest", id="wide_padding"),
+    pytest.param(kept_models.Filters, (8, 128, 48), "smallest", id="read_along_a_sequence"),
     pytest.param(kept_models.Dropped, (512, 32), "smallest", id="one_kernel_with_the_next"),
     pytest.param(kept_models.Joined, (4, 3, 32, 32), "fastest", id="some_channels_of_a_gradient"),
     pytest.param(kept_models.Pools, (8, 3, 64, 64), "fastest", id="an_image_in_rows"),
@@ -230,6 +231,22 @@ def test_the_plan_is_kept(make, shape, end):
     budget = getattr(rematpass.plan(model, (x,), memory_budget="none"), f"{end}_peak_bytes")
     plan, _, measured = compiled_step(model, x, budget)
     assert measured <= plan.peak_bytes * 1.005
+
+
+@pytest.mark.parametrize(
+    ("make", "width", "share"),
+    [
+        pytest.param(kept_models.Crossed, 48, 0.2, id="not_over_what_was_joined"),
+        pytest.param(kept_models.AlphaDropped, 64, 1, id="one_place_to_draw_into"),
+    ],
+)
+def test_the_plan_is_kept_between_its_ends(make, width, share):
+    torch.manual_seed(0)
+    model, x = make(), torch.randn(512, width)
+    ends = rematpass.plan(model, (x,), memory_budget="none")
+    budget = round(ends.smallest_peak_bytes + share * (ends.fastest_peak_bytes - ends.smallest_peak_bytes))
+    plan, _, measured = compiled_step(model, x, budget)
+    assert plan.peak_bytes * 0.995 <= measured <= plan.peak_bytes * 1.005
 
 
 @pytest.mark.parametrize("make", [kept_models.Averages, kept_models.Transition])

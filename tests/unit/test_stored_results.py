@@ -29,6 +29,16 @@ def test_an_expensive_value_with_two_readers_is_stored():
     assert shared(is_heavy=True) == [164, 164, 168, 172]  # p took over a
 
 
+@pytest.mark.parametrize("how", [{}, {"is_joined": True}, {"is_scattered": True}])
+def test_what_was_written_part_by_part_is_not_written_over(how):
+    b = Builder(static_bytes=100)
+    joined = b.add(REDUCTION, b.add(EXTERN, b.given(), size=8), size=64, **how)
+    product = b.add(EXTERN, joined, size=32)
+    result = b.add(POINTWISE, joined, product, size=64)
+    live = forward_bytes(b, [b.add(EXTERN, result, size=16)])
+    assert live[3] == 196 + (64 if how else 0)
+
+
 def many_reads(count, readers):
     b = Builder(static_bytes=100)
     x = b.given()

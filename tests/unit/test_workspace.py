@@ -82,6 +82,24 @@ def test_some_channels_of_an_image_are_copied(is_backward):
     assert predicted[1] - predicted[0] == measured[1] - measured[0] == whole.nbytes
 
 
+@pytest.mark.parametrize("is_backward", [False, True])
+@pytest.mark.parametrize("device", ["cpu", "cuda"])
+def test_what_lies_across_a_sequence_is_copied_for_its_convolution(device, is_backward):
+    weight, ones, mask = torch.randn(32, 32, 3), [1], [True, True, False]
+    rows, gradient = torch.randn(4, 128, 32), torch.randn(4, 128, 32)
+
+    def run(rows, gradient, weight):
+        x = rows.transpose(1, 2) if rows.shape[-1] == 32 else rows
+        if is_backward:
+            gradient = gradient.transpose(1, 2) if gradient.shape[-1] == 32 else gradient
+            return aten.convolution_backward(gradient, x, weight, None, ones, ones, ones, False, [0], 1, mask)
+        return aten.convolution(x, weight, None, ones, ones, ones, False, [0], 1)
+
+    tensors = (rows, gradient), tuple(tensor.transpose(1, 2).contiguous() for tensor in (rows, gradient))
+    across, along = (workspace_bytes(convolution_of(run, *both, weight), device) for both in tensors)
+    assert across - along == (1 + is_backward) * rows.nbytes
+
+
 def test_the_gradient_of_attention_is_copied_where_it_lies_head_by_head():
     query, key, value = (torch.randn(2, 64, 4, 16).transpose(1, 2) for _ in range(3))
     attend = aten._scaled_dot_product_flash_attention_for_cpu

@@ -158,7 +158,7 @@ public:
         const int count = half.count();
         std::vector<std::pair<int, int>> inner;
         for (int i = 0; i < count; ++i) {
-            if (i >= half.trace.given && program.is_scatter(half.trace.ops[i])) may_take_[i] = false;
+            if (i >= half.trace.given && program.is_guarded(half.trace.ops[i])) may_take_[i] = false;
             if (may_take_[i] && half.end[i] >= 0) is_last_[half.end[i]] = true;
             if (half.fusion.is_source[i] && !half.is_stored[i]) inner.emplace_back(half.runs_at[i], i);
         }

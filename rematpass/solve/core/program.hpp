@@ -38,8 +38,8 @@ struct Program {
     std::vector<int> root;
     std::vector<Int> size_bytes, duration_ns, workspace_bytes;
     std::vector<char> is_backward, in_forward, may_recompute, may_keep, is_fixed, is_heavy, is_drawn;
-    std::vector<char> is_summed, is_scattered, reads_often;  // of all ops, or empty
-    std::vector<char> is_anchor, is_late;                    // of `Urgency`
+    std::vector<char> is_summed, is_scattered, is_joined, reads_often;  // of all ops, or empty
+    std::vector<char> is_anchor, is_late;                               // of `Urgency`
     std::vector<char> from_inputs;
     Rows<int> inputs, access, needs, parts;
     Rows<Int> outside, constants;
@@ -57,6 +57,8 @@ struct Program {
     // Stored whoever reads it.
     bool is_put_down(int op) const { return is_drawn[op] || (!is_summed.empty() && is_summed[op]); }
     bool is_scatter(int op) const { return !is_scattered.empty() && is_scattered[op]; }
+    // Whether no result of its half may be written over it.
+    bool is_guarded(int op) const { return is_scatter(op) || (!is_joined.empty() && is_joined[op]); }
     Int operations_of(int op) const { return operations.empty() ? 1 : operations[op]; }
     // Operations and constants.
     Int length(int op) const { return operations_of(op) + (constants.size() ? constants[op].size() : 0); }
