@@ -90,15 +90,11 @@ class Verified:
         self._has_run = self._is_done = False
         self._tries = 0
         self._handles: list[Any] = []
-        self._open: StepMeter | None = None
 
     def __call__(self, *inputs: Any) -> Any:
         """One forward; it is measured if it is the step's turn."""
         if torch_compat.is_in_backward():  # a checkpoint of the user's own: part of the step that is going on
             return self._compiled(*inputs)
-        if self._open is not None:  # the last backward failed
-            self._open.give_up()
-            self._open = None
         if self._excess_bytes and torch.is_grad_enabled():
             self._plan_again()
         if self._is_done or not torch.is_grad_enabled() or torch_compat.is_profiling():
@@ -142,20 +138,28 @@ class Verified:
 
     def _watch(self, node: Any, meter: StepMeter) -> None:
         """Measure the backward, should it ever run."""
-        is_begun = False
+        is_begun = is_open = False
 
         def before(gradients: Iterable[torch.Tensor | None]) -> None:
-            nonlocal is_begun
-            is_begun = not is_begun and not torch_compat.is_profiling()
-            if is_begun:
-                meter.begin_backward(g for g in gradients if g is not None)
-                self._open = meter
+            nonlocal is_begun, is_open
+            if is_begun or torch_compat.is_profiling():
+                return
+            is_begun = is_open = True
+            meter.begin_backward(g for g in gradients if g is not None)
+            torch_compat.when_backward_is_gone(give_up)
 
         def after(*_: object) -> None:
+            nonlocal is_open
             self._drop_watch()
-            if is_begun and self._open is meter:  # else another thread's forward took it for a failed one
-                self._is_done, self._open = True, None
+            if is_open:
+                is_open, self._is_done = False, True
                 self._judge(measured(self._plan, *meter.end_backward()))
+
+        def give_up() -> None:
+            nonlocal is_open
+            if is_open:  # the backward failed
+                is_open = False
+                meter.give_up()
 
         self._handles = [node.register_prehook(before), node.register_hook(after)]
 

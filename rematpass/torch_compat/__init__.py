@@ -71,6 +71,7 @@ from .job import (
     is_profiling,
     memory_profile,
     watch_storage,
+    when_backward_is_gone,
 )
 from .places import IMAGE_RANK
 from .sizes import evaluated, traced_with, upper_bounds
@@ -148,6 +149,7 @@ __all__ = [
     "user_policy",
     "uses_cuda_graphs",
     "watch_storage",
+    "when_backward_is_gone",
 ]
 
 

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import os
 import warnings
+import weakref
 from collections.abc import Callable
 from typing import Any
 
@@ -38,6 +39,19 @@ def default_store() -> Any:
 def is_in_backward() -> bool:
     """Whether this thread is inside a backward: a checkpoint of the user's runs forwards there (2.11-2.15)."""
     return bool(torch._C._current_graph_task_id() != -1)
+
+
+def when_backward_is_gone(run: Callable[[], object]) -> None:
+    """Inside a backward: run `run` once that has ended, well or with an error (2.11-2.15).
+
+    What autograd is to call at the end it lets go of with the rest of the backward, whether it was called or not.
+    """
+
+    def at_end() -> None:
+        """Called after a backward that went well; `run` waits until this is let go of."""
+
+    weakref.finalize(at_end, run).atexit = False
+    torch.autograd.Variable._execution_engine.queue_callback(at_end)
 
 
 def is_profiling() -> bool:

@@ -132,7 +132,7 @@ def test_a_forward_that_fails_leaves_nothing_behind():
 
 
 def test_a_backward_that_fails_leaves_nothing_behind(caplog):
-    """The profile that it began ends with the next forward; that step is measured."""
+    """The profile that it began ends with it; the next step is measured."""
     caplog.set_level(logging.INFO, "rematpass.verify")
 
     def fail(gradients):
@@ -144,6 +144,7 @@ def test_a_backward_that_fails_leaves_nothing_behind(caplog):
     verify._backward_of([y]).register_prehook(fail)
     with pytest.raises(RuntimeError, match="out of memory"):
         y.sum().backward()
+    assert not is_profiling()
     assert measured_lines(caplog) == []
     train(model, compiled, x, 1)
     assert len(measured_lines(caplog)) == 1
