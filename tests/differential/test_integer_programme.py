@@ -5,6 +5,7 @@ import pytest
 from scipy.optimize import Bounds, LinearConstraint, milp
 from scipy.sparse import coo_array
 
+from rematpass import BudgetTooSmall
 from rematpass.solve import Problem, solve
 from rematpass.solve.bound import interpolate, whole_problem
 from rematpass.solve.closure import closure_near, fill_between
@@ -126,3 +127,44 @@ def test_no_longer_than_the_integer_programme_on_short_chains(seed):
             solution = solve(problem, budget)
             assert solution.bound_duration <= exact + 1e-6
             assert solution.duration <= exact + 1e-6
+
+
+def u_net(levels):
+    """A convolution a level down and up, with skips across: sizes halve downwards. Forward, then backward."""
+    inputs, sizes, times = [], [], []
+
+    def add(read, size, time):
+        inputs.append(read)
+        sizes.append(size)
+        times.append(time)
+        return len(inputs) - 1
+
+    last, skips = add([], 2**levels, 2 * 2**levels), []
+    for size in (2 ** (levels - level) for level in range(1, levels)):
+        skips.append(last)
+        last = add([add([last], size, 1)], size, 4 * size)
+    for skip in reversed(skips):
+        last = add([add([last], sizes[skip], 2), skip], sizes[skip], 8 * sizes[skip])
+    count = len(inputs)
+    gradient = {}
+    for v in reversed(range(count)):
+        given = [gradient[r] for r in range(count) if v in inputs[r]] or [v]
+        gradient[v] = add([*given, *inputs[v]], sizes[v], 2 * times[v])
+    is_forward = [v < count for v in range(len(inputs))]
+    return Problem(times, sizes, inputs, is_forward, [gradient[0]])
+
+
+@pytest.mark.parametrize("share", [0.2, 0.3, 0.5, 0.7])
+@pytest.mark.parametrize("levels", [3, 4])
+def test_as_fast_as_the_integer_programme_on_u_nets(levels, share):
+    """Where the bound is far below, as for U-Nets at small budgets, it is the bound that is loose."""
+    problem = u_net(levels)
+    with pytest.raises(BudgetTooSmall) as refused:
+        solve(problem, 1)
+    fastest, smallest = solve(problem, sum(problem.bytes)).peak_bytes, refused.value.minimum_bytes
+    budget = int(smallest + share * (fastest - smallest))
+    exact = Checkmate(problem, budget).solve()
+    solution = solve(problem, budget)
+    assert exact is not None
+    assert solution.bound_duration <= exact + 1e-6
+    assert solution.duration <= exact + 1e-6
