@@ -48,6 +48,8 @@ Halves = tuple[fx.GraphModule, fx.GraphModule]
 # Plans made while one dynamo graph is being compiled, for whoever asked for the compilation.
 _NOTED: ContextVar[list[Plan] | None] = ContextVar("rematpass_noted", default=None)
 _PLANS = "_rematpass_plans"
+# What the reader of a plan is told of all graphs but the first.
+_SEVERAL_GRAPHS = ("one of several graphs, each of which has the whole budget; they do not share one yet",)
 
 
 def take_apart(gm: fx.GraphModule, num_fwd_outputs: int, static: list[int] | None, settings: Settings) -> JointProgram:
@@ -93,7 +95,8 @@ class Partitioner(torch_compat.CustomPartitionerFn):
                     raise
                 warnings.warn(f"rematpass: {error}\nFalling back to torch's own partition.", stacklevel=2)
             else:
-                _noted().append(planned.plan)
+                noted = _noted()
+                noted.append(_numbered(planned.plan, len(noted)))
                 return planned.forward, planned.backward
         return torch_compat.plain_partition(gm, joint_inputs, num_fwd_outputs=num_fwd_outputs, static_indices=static)
 
@@ -248,10 +251,16 @@ class _Step:
         compiled, made = _compile_noted(gm, inputs, patches, self.key(settings))
         compare_plans(self._topic, made)
         first = len(self._plans) if self._first is None else self._first
-        numbered = [dataclasses.replace(plan, graph_name=f"graph {first + i}") for i, plan in enumerate(made)]
+        numbered = [_numbered(plan, first + i) for i, plan in enumerate(made)]
         self._plans[first : first + (0 if self._first is None else len(numbered))] = numbered
         self._first = first
         return compiled, numbered
+
+
+def _numbered(plan: Plan, place: int) -> Plan:
+    """The plan of the graph that was compiled after so many others of the same `torch.compile`."""
+    notes = dict.fromkeys((*(_SEVERAL_GRAPHS[:place]), *plan.notes))
+    return dataclasses.replace(plan, graph_name=f"graph {place}", notes=tuple(notes))
 
 
 def _with_names(settings: Settings, gm: fx.GraphModule) -> Settings:

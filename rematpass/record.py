@@ -265,10 +265,7 @@ def _dominating(inputs: Inputs, frontier: Frontier) -> Dominating | None:
 
 
 def _notes(inputs: Inputs, frontier: Frontier, request: Request) -> tuple[str, ...]:
-    notes = [
-        "each graph of a model gets the whole budget; one budget for all of them is not shared yet",
-        *request.notes,
-    ]
+    notes = [*request.notes]
     smallest = frontier.smallest
     if not frontier.is_complete:
         notes.append(

@@ -18,10 +18,12 @@ from ..formula.pieces import round_up
 from .convolution import Convolution, Kernels
 
 # What a primitive takes per thread and once more besides its weights, with 48 to 176 bytes. Also what its scratch for
-# gradients with strides is rounded up to, in bytes or elements; of those it takes four per thread besides.
+# gradients with strides is rounded up to, in bytes or elements; of those it takes four per thread besides, in half
+# precision up to two more.
 PAGE = 4096
 PRIMITIVE_BYTES = 176
 STRIDED_PAGES = 4
+HALF_STRIDED_PAGES = 2
 # Channels that its kernel for gradients with strides pads to, and bytes per element of the kernel in a thread's list.
 STRIDED_CHANNELS = 8
 STRIDED_BYTES = 32
@@ -31,10 +33,10 @@ SHORT_IMAGE = 256
 SHORT_GRADIENT = 64
 # Single images are shared like a batch where they have more groups (`gemm_convolution_utils.cpp`).
 FEW_GROUPS = 2
-# Copies of a weight that a thread sums its gradient in (what should be elements is counted in bytes, oneDNN 3.12); of
-# one in half precision.
+# Copies of a weight that a thread sums its gradient in (what should be elements is counted in bytes, oneDNN 3.12), and
+# threads together one in half precision, with bytes besides.
 WEIGHT_COPIES = 4
-HALF_WEIGHT_COPIES = 6
+SUMMING_BYTES = 512
 # Gradients of weights in half precision are summed in float32, and take so many pages more for margins of rows.
 SUM_BYTES = 4
 TURNING_PAGES = 8
@@ -135,9 +137,10 @@ class ChannelsLast:
         """What is unfolded, a turned image and copies of the weight, by each thread where images are small."""
         sizes = self.convolution
         image = sizes.of_a_group[0] * math.prod(sizes.image) * sizes.item_bytes
-        copies = WEIGHT_COPIES if sizes.is_float32 else HALF_WEIGHT_COPIES
-        own = sizes.unfolded_bytes(math.prod(sizes.out)) + image + copies * sizes.weight_bytes
-        return (self.threads if is_shared(sizes, self.threads) else 1) * own
+        copies = WEIGHT_COPIES * sizes.weight_bytes
+        own = sizes.unfolded_bytes(math.prod(sizes.out)) + image + copies
+        summed = 0 if sizes.is_float32 else copies + SUMMING_BYTES
+        return (self.threads if is_shared(sizes, self.threads) else 1) * own + summed
 
     def _turned_weight_gradient(self) -> int:
         """Of half precision, at most: an image and its result turned, and the gradient as float32.
@@ -162,6 +165,8 @@ class ChannelsLast:
     def _strided(self) -> int:
         elements = math.prod(self.convolution.kernel)
         lists = round_up(1, elements * STRIDED_BYTES, PAGE) - PAGE
+        if not self.convolution.is_float32:
+            lists += HALF_STRIDED_PAGES * PAGE
         return strided_bytes(self.convolution, self.threads) + self.threads * lists + PRIMITIVE_BYTES
 
     def _multiplied(self, read: int, returned: int, area: Sequence[int]) -> int:

@@ -71,8 +71,16 @@ class HalfScratch(Scratch):
             return sizes.weight_bytes + copies + own * (copies + sizes.unfolded_bytes(math.prod(sizes.out)))
         weight = sizes.weight_bytes if _is_first(sizes) else self._weight_block
         copies = self._read_block + self._result_block + weight
-        turned = self._turned_points() + self._gathered_bytes() if _is_point(sizes) else self._turned()
-        return copies + max(sizes.weight_bytes, turned)
+        return copies + max(sizes.weight_bytes, self.turned_bytes())
+
+    def turned_bytes(self, *, is_relaid: bool = False) -> int:
+        """What is turned for a weight's gradient, and copies of the weight that are summed in the end.
+
+        Images of few channels only where they are laid out channels last (`is_relaid`).
+        """
+        if _is_point(self.convolution):
+            return self._turned_points() + self._gathered_bytes()
+        return self._turned(turns_few=is_relaid)
 
     @property
     def _unfolding(self) -> int:
@@ -88,11 +96,12 @@ class HalfScratch(Scratch):
         sizes = self.convolution
         return _is_point(sizes) * self.threads * self._padded(channels) * math.prod(sizes.out) * SUM_BYTES
 
-    def _turned(self) -> int:
-        """Images and results, row by row, and copies of the weight that are summed in the end."""
+    def _turned(self, *, turns_few: bool) -> int:
+        """Images and results, row by row."""
         sizes = self.convolution
         over = _Sharing(sizes, self.threads).images()
-        image = _row(sizes) * math.prod(sizes.image[:-1]) * self._padded(sizes.inputs) * (not _is_first(sizes))
+        read = turns_few * sizes.inputs if _is_first(sizes) else self._padded(sizes.inputs)
+        image = _row(sizes) * math.prod(sizes.image[:-1]) * read
         result = round_up(1, sizes.out[-1], 2) * math.prod(sizes.out[:-1]) * self._padded(sizes.outputs)
         return over * (sizes.item_bytes * (image + result) + SUM_BYTES * self._elements())
 

@@ -19,6 +19,7 @@ from .blocked_convolution import Scratch, find_kernels
 from .channels_last import ChannelsLast
 from .convolution import Convolution
 from .gpu_attention import gpu_attention_parts
+from .half_channels_last import HalfChannelsLast
 from .half_convolution import HalfScratch
 from .half_products import half_product_bytes
 from .layouts import is_convolution, is_dense, is_of_images, weight_copy_bytes
@@ -158,7 +159,8 @@ def _cpu_convolution_channels_last(node: fx.Node) -> int:
     found = _find_scratch(node)
     if found is None:
         return 0
-    known = ChannelsLast(found.convolution, found.kernels, found.threads)
+    kind = HalfChannelsLast if found.convolution.is_half else ChannelsLast
+    known = kind(found.convolution, found.kernels, found.threads)
     if base_name(node.target) == "convolution_backward":
         of_read, of_weight, of_bias = cast("Sequence[bool]", node.args[10])
         scratch = known.backward_bytes(of_read=of_read, of_weight=of_weight, of_bias=of_bias)

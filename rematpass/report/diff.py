@@ -116,4 +116,5 @@ def _values(title: str, values: Sequence[ValueRecord]) -> list[str]:
     if not values:
         return []
     total = format_bytes(sum(value.bytes for value in values))
-    return [f"{title}: {len(values)} values, {total}", *value_table(fold_values(values))]
+    noun = "value" if len(values) == 1 else "values"
+    return [f"{title}: {len(values)} {noun}, {total}", *value_table(fold_values(values))]

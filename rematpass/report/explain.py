@@ -104,7 +104,8 @@ def _value_lines(values: Sequence[ValueRecord], glob: str) -> list[str]:
     kept = sum(v.bytes for v in values if v.decision is Decision.KEEP)
     again = sum(v.bytes for v in values if v.decision is Decision.RECOMPUTE)
     where = "" if glob == "*" else f" in {glob}"
-    title = f"{len(values)} values{where}: {format_bytes(kept)} kept, {format_bytes(again)} recomputed"
+    noun = "value" if len(values) == 1 else "values"
+    title = f"{len(values)} {noun}{where}: {format_bytes(kept)} kept, {format_bytes(again)} recomputed"
     return [title, *value_table(fold_values(values))]
 
 
