@@ -49,7 +49,7 @@ Halves = tuple[fx.GraphModule, fx.GraphModule]
 _NOTED: ContextVar[list[Plan] | None] = ContextVar("rematpass_noted", default=None)
 _PLANS = "_rematpass_plans"
 # What the reader of a plan is told of all graphs but the first.
-_SEVERAL_GRAPHS = ("one of several graphs, each of which has the whole budget; they do not share one yet",)
+_SEVERAL_GRAPHS = "one of several graphs, each of which has the whole budget; they do not share one yet"
 
 
 def take_apart(gm: fx.GraphModule, num_fwd_outputs: int, static: list[int] | None, settings: Settings) -> JointProgram:
@@ -259,8 +259,9 @@ class _Step:
 
 def _numbered(plan: Plan, place: int) -> Plan:
     """The plan of the graph that was compiled after so many others of the same `torch.compile`."""
-    notes = dict.fromkeys((*(_SEVERAL_GRAPHS[:place]), *plan.notes))
-    return dataclasses.replace(plan, graph_name=f"graph {place}", notes=tuple(notes))
+    notes = tuple(note for note in plan.notes if note != _SEVERAL_GRAPHS)
+    notes = (_SEVERAL_GRAPHS, *notes) if place else notes
+    return dataclasses.replace(plan, graph_name=f"graph {place}", notes=notes)
 
 
 def _with_names(settings: Settings, gm: fx.GraphModule) -> Settings:

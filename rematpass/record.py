@@ -265,7 +265,7 @@ def _dominating(inputs: Inputs, frontier: Frontier) -> Dominating | None:
 
 
 def _notes(inputs: Inputs, frontier: Frontier, request: Request) -> tuple[str, ...]:
-    notes = [*request.notes]
+    notes = list(request.notes)
     smallest = frontier.smallest
     if not frontier.is_complete:
         notes.append(

@@ -18,12 +18,10 @@ from ..formula.pieces import round_up
 from .convolution import Convolution, Kernels
 
 # What a primitive takes per thread and once more besides its weights, with 48 to 176 bytes. Also what its scratch for
-# gradients with strides is rounded up to, in bytes or elements; of those it takes four per thread besides, in half
-# precision up to two more.
+# gradients with strides is rounded up to, in bytes or elements; of those it takes four per thread besides.
 PAGE = 4096
 PRIMITIVE_BYTES = 176
 STRIDED_PAGES = 4
-HALF_STRIDED_PAGES = 2
 # Channels that its kernel for gradients with strides pads to, and bytes per element of the kernel in a thread's list.
 STRIDED_CHANNELS = 8
 STRIDED_BYTES = 32
@@ -33,15 +31,8 @@ SHORT_IMAGE = 256
 SHORT_GRADIENT = 64
 # Single images are shared like a batch where they have more groups (`gemm_convolution_utils.cpp`).
 FEW_GROUPS = 2
-# Copies of a weight that a thread sums its gradient in (what should be elements is counted in bytes, oneDNN 3.12), and
-# threads together one in half precision, with bytes besides.
+# Copies of a weight that a thread sums its gradient in (what should be elements is counted in bytes, oneDNN 3.12).
 WEIGHT_COPIES = 4
-SUMMING_BYTES = 512
-# Gradients of weights in half precision are summed in float32, and take so many pages more for margins of rows.
-SUM_BYTES = 4
-TURNING_PAGES = 8
-# Copies of a depthwise weight that its own kernel takes for a gradient in half precision.
-SUMMED_COPIES = 4
 # What is 1 x 1 with strides takes besides what it gathers: 128 to 8,704 bytes.
 GATHERING_BYTES = 8704
 # What summing the gradient of a bias over threads takes where its channels are one block, for each of two threads and
@@ -108,11 +99,14 @@ class ChannelsLast:
         sizes = self.convolution
         if not sizes.is_onednn:
             return self._usual_bytes(2)
-        block = self.kernels.weight_block(sizes)
-        if not block:
+        if not self.kernels.weight_block(sizes):
             return self._unfolded_weight_gradient()
-        if not sizes.is_float32:
-            return self._turned_weight_gradient()
+        return self._blocked_weight_gradient()
+
+    def _blocked_weight_gradient(self) -> int:
+        """By a kernel that pads channels to blocks."""
+        sizes = self.convolution
+        block = self.kernels.weight_block(sizes)
         copies = self._padded(block) + sizes.weight_bytes + (sizes.outputs <= self.kernels.channels) * self._pages
         if not (sizes.is_point and sizes.is_strided):
             return copies
@@ -137,36 +131,12 @@ class ChannelsLast:
         """What is unfolded, a turned image and copies of the weight, by each thread where images are small."""
         sizes = self.convolution
         image = sizes.of_a_group[0] * math.prod(sizes.image) * sizes.item_bytes
-        copies = WEIGHT_COPIES * sizes.weight_bytes
-        own = sizes.unfolded_bytes(math.prod(sizes.out)) + image + copies
-        summed = 0 if sizes.is_float32 else copies + SUMMING_BYTES
-        return (self.threads if is_shared(sizes, self.threads) else 1) * own + summed
-
-    def _turned_weight_gradient(self) -> int:
-        """Of half precision, at most: an image and its result turned, and the gradient as float32.
-
-        For each thread, unless threads share channels, since those are larger than all images, or groups, which are
-        padded to whole blocks.
-        """
-        sizes = self.convolution
-        if sizes.has_own_depthwise:
-            return SUMMED_COPIES * sizes.weight_bytes + PRIMITIVE_BYTES
-        summed = self._padded(self.kernels.channels) // sizes.item_bytes * SUM_BYTES
-        margins = self._pages + TURNING_PAGES * PAGE
-        if sizes.groups > 1:
-            image, result = (round_up(sizes.groups, channels, self.kernels.channels) for channels in sizes.of_a_group)
-            rows = math.prod(sizes.image) // sizes.image[-1] * (sizes.image[-1] + 2 * sizes.padding[-1])
-            turned = (image * rows + result * math.prod(sizes.out)) * sizes.item_bytes
-            return turned + summed + self._padded(self.kernels.channels) + margins
-        turned = (sizes.image_bytes + sizes.result_bytes) // sizes.batch
-        own = 1 if summed > sizes.batch * turned else self.threads
-        return own * (turned + summed) + margins
+        own = sizes.unfolded_bytes(math.prod(sizes.out)) + image + WEIGHT_COPIES * sizes.weight_bytes
+        return (self.threads if is_shared(sizes, self.threads) else 1) * own
 
     def _strided(self) -> int:
         elements = math.prod(self.convolution.kernel)
         lists = round_up(1, elements * STRIDED_BYTES, PAGE) - PAGE
-        if not self.convolution.is_float32:
-            lists += HALF_STRIDED_PAGES * PAGE
         return strided_bytes(self.convolution, self.threads) + self.threads * lists + PRIMITIVE_BYTES
 
     def _multiplied(self, read: int, returned: int, area: Sequence[int]) -> int:

@@ -12,7 +12,7 @@ from typing import Any
 from rematpass.plan_types import Decision, Plan, PlanDiff, ValueRecord
 
 from .sizes import format_bytes
-from .table import fold_values, value_table
+from .table import count_values, fold_values, value_table
 
 _FIGURES = (
     ("peak", "peak_bytes"),
@@ -116,5 +116,4 @@ def _values(title: str, values: Sequence[ValueRecord]) -> list[str]:
     if not values:
         return []
     total = format_bytes(sum(value.bytes for value in values))
-    noun = "value" if len(values) == 1 else "values"
-    return [f"{title}: {len(values)} {noun}, {total}", *value_table(fold_values(values))]
+    return [f"{title}: {count_values(values)}, {total}", *value_table(fold_values(values))]

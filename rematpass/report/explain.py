@@ -15,7 +15,15 @@ from rematpass.globs import is_named, refuse_glob
 from rematpass.plan_types import Decision, LifeRecord, Plan, ValueRecord
 
 from .sizes import format_bytes
-from .table import align_columns, fold_values, format_header, format_neighbours, format_ranges, value_table
+from .table import (
+    align_columns,
+    count_values,
+    fold_values,
+    format_header,
+    format_neighbours,
+    format_ranges,
+    value_table,
+)
 
 MOST_ALIVE = 12
 """Rows of what is alive at the peak, after folding."""
@@ -104,8 +112,7 @@ def _value_lines(values: Sequence[ValueRecord], glob: str) -> list[str]:
     kept = sum(v.bytes for v in values if v.decision is Decision.KEEP)
     again = sum(v.bytes for v in values if v.decision is Decision.RECOMPUTE)
     where = "" if glob == "*" else f" in {glob}"
-    noun = "value" if len(values) == 1 else "values"
-    title = f"{len(values)} {noun}{where}: {format_bytes(kept)} kept, {format_bytes(again)} recomputed"
+    title = f"{count_values(values)}{where}: {format_bytes(kept)} kept, {format_bytes(again)} recomputed"
     return [title, *value_table(fold_values(values))]
 
 

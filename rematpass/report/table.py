@@ -39,6 +39,11 @@ class FoldedRow:
         return self.value.bytes * self.count
 
 
+def count_values(values: Sequence[ValueRecord]) -> str:
+    """How many there are, in words."""
+    return f"{len(values)} value{'' if len(values) == 1 else 's'}"
+
+
 def format_line(plan: Plan) -> str:
     """The one INFO line of a graph: `peak before -> after (budget), recompute, bound, time to plan`."""
     return (
