@@ -7,6 +7,10 @@ first where they do not lie in memory as they are read, as in gradients of weigh
 estimate of speed; these figures are fitted to 230 products of bfloat16 (2026-11, torch 2.13, AVX-512, two threads):
 where the first factor lies in rows at most 64 KiB too low, else in one of seventeen more than 100 KiB too low. What is
 larger takes no more, so models of training size do not notice.
+
+torch itself copies factors that oneDNN is not handed as they lie: of a batch what is neither in rows, matrix after
+matrix, nor exactly that turned; of others what has no dimension whose elements follow each other (`mkldnn_matmul` in
+`mkldnn/Matmul.cpp`, `addmm_impl_cpu_` in `LinearAlgebra.cpp`, 2.13). What is copied lies in rows then.
 """
 
 from __future__ import annotations
@@ -16,7 +20,7 @@ from torch import fx
 
 from ..torch_compat import is_onednn, num_threads
 from .op_traits import base_name, tensor_at
-from .sizes import concrete
+from .sizes import bytes_of, concrete, is_row_major
 
 # First factor of each product, by its name.
 FACTORS = {"mm": 0, "bmm": 0, "addmm": 1, "baddbmm": 1}
@@ -43,9 +47,19 @@ def half_product_bytes(node: fx.Node) -> int:
     *batch, rows, length = map(concrete, first.shape)
     columns, threads = concrete(second.shape[-1]), num_threads()
     item = first.element_size()
+    copied = sum(bytes_of(factor) for factor in (first, second) if not _is_taken(factor))
     read = min(length, LENGTH) * item
     own = min(MOST_BYTES, read * min(columns, COLUMNS) + RESULT_BYTES)
-    if concrete(first.stride(-1)) != 1:
+    if concrete(first.stride(-1)) != 1 and _is_taken(first):
         is_whole = bool(batch) or columns >= MANY_COLUMNS
         own += read * min(rows if is_whole else -(-rows // threads), ROWS)
-    return threads * own + PRIMITIVE_BYTES
+    return threads * own + copied + PRIMITIVE_BYTES
+
+
+def _is_taken(factor: torch.Tensor) -> bool:
+    """Whether a factor is read where it lies, not copied first."""
+    *batch, rows, columns = map(concrete, factor.shape)
+    *_, outer, inner = map(concrete, factor.stride())
+    if batch:
+        return is_row_major(factor) or is_row_major(factor.transpose(-1, -2))
+    return (inner == 1 and outer >= columns) or (outer == 1 and inner >= rows)

@@ -1,4 +1,4 @@
-"""How large a dimension is planned to be.
+"""How large a dimension is planned to be, and a tensor with it.
 
 In: a size, symbolic where a dimension is dynamic. Out: an int: the largest it may become, so that a plan that fits
 holds for every smaller one. Never adds a guard.
@@ -6,6 +6,7 @@ holds for every smaller one. Never adds a guard.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable
 from dataclasses import dataclass
 
@@ -50,6 +51,21 @@ def _planned(size: torch.SymInt) -> dict[str, int]:
 
 def _first(*candidates: int | None) -> int:
     return next(c for c in candidates if c is not None)
+
+
+def bytes_of(tensor: torch.Tensor | None) -> int:
+    """Bytes of its elements; 0 for none."""
+    return 0 if tensor is None else math.prod(map(concrete, tensor.shape)) * tensor.element_size()
+
+
+def is_row_major(tensor: torch.Tensor) -> bool:
+    """Whether `contiguous()` is no copy."""
+    step = 1
+    for size, stride in zip(reversed(tensor.shape), reversed(tensor.stride()), strict=True):
+        if concrete(size) != 1 and concrete(stride) != step:
+            return False
+        step *= concrete(size)
+    return True
 
 
 def open_sizes(values: Iterable[object]) -> tuple[OpenSize, ...]:

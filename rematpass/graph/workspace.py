@@ -24,7 +24,7 @@ from .half_convolution import HalfScratch
 from .half_products import half_product_bytes
 from .layouts import is_convolution, is_dense, is_of_images, weight_copy_bytes
 from .op_traits import base_name, kind_of, tensor_at
-from .sizes import concrete
+from .sizes import bytes_of, concrete, is_row_major
 
 # Copies that linear algebra makes of what it reads first: of all of it, and of one matrix of a batch (2026-11, torch
 # 2.13, 64 to 512 rows; LAPACK's own scratch for small matrices in the latter). Others took less than 6 %.
@@ -76,7 +76,7 @@ def _cpu_scratch(node: fx.Node, name: str, *, is_relaid: bool) -> int:
     if name in ("_fft_c2c", "_fft_c2r"):
         return _cpu_fourier(node)
     if name == "grid_sampler_2d_backward" and is_relaid:
-        return _bytes_of(tensor_at(node, 0))  # a contiguous copy of the gradient (`GridSamplerKernel.cpp`, 2.13)
+        return bytes_of(tensor_at(node, 0))  # a contiguous copy of the gradient (`GridSamplerKernel.cpp`, 2.13)
     if name in MATRIX_COPIES:
         return sum(n * size for n, size in zip(MATRIX_COPIES[name], _matrix_bytes(node), strict=True))
     if name == "scatter_add":
@@ -92,19 +92,9 @@ def _cpu_attention(node: fx.Node, *, is_backward: bool) -> tuple[Part, ...]:
     length, width = concrete(query.shape[-2]), concrete(query.shape[-1])
     blocks = Part("cpu_attention", (length, concrete(key.shape[-2]), width, num_threads(), int(is_backward)))
     gradient = tensor_at(node, 0) if is_backward else None
-    if gradient is None or _is_row_major(gradient.transpose(1, 2)):
+    if gradient is None or is_row_major(gradient.transpose(1, 2)):
         return (blocks,)
-    return blocks, Part("round_up", (1, _bytes_of(gradient), 1))  # `contiguous()` in `FlashAttentionKernel.cpp`, 2.13
-
-
-def _is_row_major(tensor: torch.Tensor) -> bool:
-    """Whether `contiguous()` is no copy."""
-    step = 1
-    for size, stride in zip(reversed(tensor.shape), reversed(tensor.stride()), strict=True):
-        if concrete(size) != 1 and concrete(stride) != step:
-            return False
-        step *= concrete(size)
-    return True
+    return blocks, Part("round_up", (1, bytes_of(gradient), 1))  # `contiguous()` in `FlashAttentionKernel.cpp`, 2.13
 
 
 def _cpu_convolution(node: fx.Node) -> int:
@@ -182,7 +172,7 @@ def _copied_parts(node: fx.Node) -> int:
     """
     read = _convolved(node) if is_of_images(node) else ()
     images = [tensor_at(node, position) for position in range(len(read))]
-    return sum(_bytes_of(image) for image in images if image is not None and not is_dense(image))
+    return sum(bytes_of(image) for image in images if image is not None and not is_dense(image))
 
 
 def _turned_bytes(node: fx.Node) -> int:
@@ -193,7 +183,7 @@ def _turned_bytes(node: fx.Node) -> int:
     """
     read = () if is_of_images(node) else _convolved(node)
     shown = [tensor_at(node, position) for position, argument in enumerate(read) if _is_view(argument)]
-    return sum(_bytes_of(tensor) for tensor in shown if tensor is not None and not _is_row_major(tensor))
+    return sum(bytes_of(tensor) for tensor in shown if tensor is not None and not is_row_major(tensor))
 
 
 def _convolved(node: fx.Node) -> tuple[object, ...]:
@@ -234,19 +224,14 @@ def _cpu_fourier(node: fx.Node) -> int:
         return 0
     is_inner = tensor.ndim - 1 in dimensions or -1 in dimensions
     copies = 2 * (len(dimensions) > 1) if base_name(node.target) == "_fft_c2r" else 1 - is_inner
-    return copies * _bytes_of(tensor)
+    return copies * bytes_of(tensor)
 
 
 def _matrix_bytes(node: fx.Node) -> tuple[int, int]:
     """Bytes of what is read first, and of one matrix of it."""
     tensor = tensor_at(node, 0)
     matrices = math.prod(concrete(size) for size in tensor.shape[:-2]) if tensor is not None else 1
-    return _bytes_of(tensor), _bytes_of(tensor) // max(matrices, 1)
-
-
-def _bytes_of(tensor: torch.Tensor | None) -> int:
-    """Bytes of its elements; 0 for none."""
-    return 0 if tensor is None else math.prod(map(concrete, tensor.shape)) * tensor.element_size()
+    return bytes_of(tensor), bytes_of(tensor) // max(matrices, 1)
 
 
 def _refolded_bytes(argument: object) -> int:
@@ -261,4 +246,4 @@ def _refolded_bytes(argument: object) -> int:
     folded = [concrete(size) for size in shown.shape if concrete(size) != 1]
     if any(folded == [size for size in shape if size != 1] for shape in there):
         return 0
-    return _bytes_of(image)
+    return bytes_of(image)

@@ -55,6 +55,22 @@ class Repeated(nn.Module):
         return x
 
 
+class Weighed(nn.Module):
+    """Sums over a sequence, weighed feature by feature: products whose batch is the innermost dimension."""
+
+    def __init__(self):
+        super().__init__()
+        self.decay = nn.Parameter(torch.rand(64))
+        self.layers = nn.ModuleList(nn.Linear(64, 64) for _ in range(3))
+
+    def forward(self, x):
+        distance = torch.arange(x.shape[1])[:, None] - torch.arange(x.shape[1])
+        weight = torch.exp(-self.decay * distance.clamp(min=0)[..., None]) * (distance >= 0)[..., None]
+        for layer in self.layers:
+            x = x + torch.einsum("tsd,bsd->btd", weight, layer(x).sigmoid())
+        return x
+
+
 class Mixed(nn.Module):
     """A model under autocast, and a loss."""
 
@@ -67,7 +83,12 @@ class Mixed(nn.Module):
             return self.model(x).float().square().mean()
 
 
-CASES = {"scores": (Scores, (2, 192, 64)), "causal": (Causal, (4, 4, 1000)), "repeated": (Repeated, (64, 64))}
+CASES = {
+    "scores": (Scores, (2, 192, 64)),
+    "causal": (Causal, (4, 4, 1000)),
+    "repeated": (Repeated, (64, 64)),
+    "weighed": (Weighed, (4, 96, 64)),
+}
 
 
 @pytest.mark.parametrize("name", CASES)
