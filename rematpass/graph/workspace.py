@@ -90,11 +90,14 @@ def _cpu_attention(node: fx.Node, *, is_backward: bool) -> tuple[Part, ...]:
     if query is None or key is None:
         return ()
     length, width = concrete(query.shape[-2]), concrete(query.shape[-1])
-    blocks = Part("cpu_attention", (length, concrete(key.shape[-2]), width, num_threads(), int(is_backward)))
+    sizes = (length, concrete(key.shape[-2]), width, num_threads(), int(is_backward))
+    blocks = [Part("cpu_attention", sizes)]
+    if query.element_size() < torch.float32.itemsize:
+        blocks.append(Part("cpu_half_attention", sizes))
     gradient = tensor_at(node, 0) if is_backward else None
     if gradient is None or is_row_major(gradient.transpose(1, 2)):
-        return (blocks,)
-    return blocks, Part("round_up", (1, bytes_of(gradient), 1))  # `contiguous()` in `FlashAttentionKernel.cpp`, 2.13
+        return (*blocks,)
+    return *blocks, Part("round_up", (1, bytes_of(gradient), 1))  # `contiguous()` in `FlashAttentionKernel.cpp`, 2.13
 
 
 def _cpu_convolution(node: fx.Node) -> int:

@@ -8,7 +8,7 @@ import pytest
 import sympy
 
 from rematpass.formula.largest import find_largest
-from rematpass.formula.pieces import Piece, cpu_attention, polynomial_to_sympy
+from rematpass.formula.pieces import Piece, cpu_attention, cpu_half_attention, polynomial_to_sympy
 from rematpass.formula.polynomial import Grid, Polynomial
 from rematpass.formula.sums import ByteSum, may_be_equal
 
@@ -37,11 +37,12 @@ def test_rounding_is_left_out_only_where_nothing_is_rounded():
     assert rounded.at((3, 192)) == 5 * 512 == rounded.to_sympy((BATCH, SEQUENCE)).subs({BATCH: 3, SEQUENCE: 192})
 
 
-def test_scratch_of_the_cpus_attention_is_the_same_as_an_expression():
+@pytest.mark.parametrize("function", [cpu_attention, cpu_half_attention])
+def test_scratch_of_the_cpus_attention_is_the_same_as_an_expression(function):
     arguments = tuple(polynomial(**k) for k in ({"b0s1": 1}, {"b0s1": 1}, {"b0s0": 32}, {"b0s0": 2}))
-    for is_backward, length in itertools.product((0, 1), (7, 31, 32, 191, 192, 511, 767, 768, 5000)):
-        piece = Piece("cpu_attention", (*arguments, polynomial(b0s0=is_backward)))
-        bytes_there = cpu_attention(length, length, 32, 2, is_backward)
+    for is_backward, length in itertools.product((0, 1), (7, 20, 31, 32, 191, 192, 511, 767, 768, 5000)):
+        piece = Piece(function.__name__, (*arguments, polynomial(b0s0=is_backward)))
+        bytes_there = function(length, length, 32, 2, is_backward)
         assert piece.at((1, length)) == bytes_there == piece.to_sympy((BATCH, SEQUENCE)).subs({SEQUENCE: length})
 
 

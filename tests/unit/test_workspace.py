@@ -7,9 +7,10 @@ from torch._inductor.graph import GraphLowering
 from torch.fx.experimental.proxy_tensor import make_fx
 
 import rematpass
+from rematpass.graph import workspace
 from rematpass.graph.layouts import find_images, lays_out_images, relaid_bytes
 from rematpass.graph.workspace import workspace_bytes
-from tests.tracing import convolution_of
+from tests.tracing import convolution_of, node_of
 
 aten = torch.ops.aten
 TOLERANCE_BYTES = 24_000
@@ -117,6 +118,36 @@ def test_the_gradient_of_attention_is_copied_where_it_lies_head_by_head():
     predicted = [workspace_bytes(node) for node in nodes]
     measured = [rematpass.measure_peak(lambda g=g: run(g, *rest), device="cpu") for g in lying]
     assert predicted[1] - predicted[0] == measured[1] - measured[0] == out.nbytes
+
+
+@pytest.mark.parametrize(
+    ("length", "keys", "width", "forward", "backward"),
+    [
+        (256, 256, 16, 205_824, 464_772),
+        (20, 256, 16, 64_320, 192_212),
+        (20, 20, 16, 7_680, 23_764),
+        (100, 100, 16, 43_008, 113_412),
+        (144, 144, 16, 59_904, 155_396),
+        (200, 200, 64, 187_392, 402_436),
+        (512, 512, 64, 427_008, 1_001_476),
+        (1024, 128, 64, 528_384, 953_092),
+    ],
+)
+def test_attention_in_half_precision_takes_its_scores_again_and_copies(
+    length, keys, width, forward, backward, monkeypatch
+):
+    """Bytes that bfloat16 took on an Intel Xeon with two threads (torch 2.13), the gradient position by position."""
+    monkeypatch.setattr(workspace, "num_threads", lambda: 2)
+    query, key = (torch.empty(2, n, 4, width, dtype=torch.bfloat16).transpose(1, 2) for n in (length, keys))
+    attend = aten._scaled_dot_product_flash_attention_for_cpu
+    assert workspace_bytes(node_of(attend.__name__, lambda *read: attend(*read)[0], query, key, key)) == forward
+
+    def run(gradient, query, key, logsumexp):
+        return attend_backward(gradient, query, key, key, query, logsumexp, 0.0, False)[0]
+
+    attend_backward = aten._scaled_dot_product_flash_attention_for_cpu_backward
+    read = (query, query, key, torch.empty(2, 4, length))
+    assert 0 <= workspace_bytes(node_of(attend_backward.__name__, run, *read)) - backward <= 132
 
 
 def test_a_batch_is_laid_out_anew_unless_it_is_channels_last():
