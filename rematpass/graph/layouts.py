@@ -91,6 +91,12 @@ def is_convolution(node: object) -> bool:
     return isinstance(node, fx.Node) and node.op == "call_function" and base_name(node.target) == "convolution"
 
 
+def convolved(node: fx.Node) -> tuple[fx.Node, ...]:
+    """What a convolution reads besides its weight: its input; of its gradient what it is handed and that input."""
+    is_gradient = base_name(node.target) == "convolution_backward"
+    return cast("tuple[fx.Node, ...]", node.args[: 1 + is_gradient]) if is_gradient or is_convolution(node) else ()
+
+
 def is_of_images(node: fx.Node) -> bool:
     """Whether what this convolution, or gradient of one, reads first is of two dimensions, with batch and channels."""
     return all(len(_sizes(node, position)) == IMAGE_RANK for position in (0, 1))

@@ -22,7 +22,7 @@ from .gpu_attention import gpu_attention_parts
 from .half_channels_last import HalfChannelsLast
 from .half_convolution import HalfScratch
 from .half_products import half_product_bytes
-from .layouts import is_convolution, is_dense, is_of_images, weight_copy_bytes
+from .layouts import convolved, is_dense, is_of_images, weight_copy_bytes
 from .op_traits import base_name, kind_of, tensor_at
 from .sizes import bytes_of, concrete, is_row_major
 
@@ -51,7 +51,7 @@ def workspace_bytes(node: fx.Node, device_type: str = "cpu", *, is_relaid: bool 
 
 def looks_around(node: fx.Node) -> bool:
     """Whether scratch depends on more than the operator and what it is called with."""
-    return base_name(node.target) == "scatter_add" or any(map(_is_view, _convolved(node)))
+    return base_name(node.target) == "scatter_add" or any(map(_is_view, convolved(node)))
 
 
 def workspace_parts(node: fx.Node, device_type: str = "cpu", *, is_relaid: bool = False) -> tuple[Part, ...]:
@@ -173,7 +173,7 @@ def _copied_parts(node: fx.Node) -> int:
 
     Inductor hands them over as they lie there, torch asks for `contiguous(memory_format)` (`Convolution.cpp`, 2.13).
     """
-    read = _convolved(node) if is_of_images(node) else ()
+    read = convolved(node) if is_of_images(node) else ()
     images = [tensor_at(node, position) for position in range(len(read))]
     return sum(bytes_of(image) for image in images if image is not None and not is_dense(image))
 
@@ -184,15 +184,9 @@ def _turned_bytes(node: fx.Node) -> int:
     Inductor has them in rows (`convolution`, `convolution_backward_lowering` in kernel/conv.py, 2.13), torch as well. A
     long convolution behind a short one took 13 % more than planned (2026-11).
     """
-    read = () if is_of_images(node) else _convolved(node)
+    read = () if is_of_images(node) else convolved(node)
     shown = [tensor_at(node, position) for position, argument in enumerate(read) if _is_view(argument)]
     return sum(bytes_of(tensor) for tensor in shown if tensor is not None and not is_row_major(tensor))
-
-
-def _convolved(node: fx.Node) -> tuple[object, ...]:
-    """What a convolution reads besides its weight: its input; of its gradient what it is handed and that input."""
-    is_gradient = base_name(node.target) == "convolution_backward"
-    return tuple(node.args[: 1 + is_gradient]) if is_gradient or is_convolution(node) else ()
 
 
 def _cpu_scatter(node: fx.Node) -> int:

@@ -377,3 +377,18 @@ class AlphaDropped(nn.Module):
         for layer in self.layers:
             x = functional.alpha_dropout(functional.selu(layer(x)), 0.1, training=True)
         return x.square().mean()
+
+
+class Beside(nn.Module):
+    """Convolutions along a sequence beside products: the last gradient is made of turned rows, and read in rows."""
+
+    def __init__(self):
+        super().__init__()
+        self.mix = nn.Linear(64, 64)
+        self.layers = nn.ModuleList(nn.Conv1d(64, 64, 1) for _ in range(4))
+
+    def forward(self, x):
+        for first, second in zip(self.layers[::2], self.layers[1::2], strict=True):
+            x = torch.tanh(self.mix(x)).transpose(1, 2)
+            x = (x + second(functional.silu(first(x)))).transpose(1, 2)
+        return x.transpose(1, 2).square().mean()

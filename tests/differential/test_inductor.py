@@ -216,6 +216,7 @@ KEPT_BY_US = [
     pytest.param(kept_models.Excited, (4, 3, 48, 48), "smallest", id="gates_beside_images"),
     pytest.param(kept_models.Dilated, (4, 64, 512), "smallest", id="wide_padding"),
     pytest.param(kept_models.Filters, (8, 128, 48), "smallest", id="read_along_a_sequence"),
+    pytest.param(kept_models.Beside, (4, 200, 64), "smallest", id="stored_along_a_sequence"),
     pytest.param(kept_models.Dropped, (512, 32), "smallest", id="one_kernel_with_the_next"),
     pytest.param(kept_models.Joined, (4, 3, 32, 32), "fastest", id="some_channels_of_a_gradient"),
     pytest.param(kept_models.Pools, (8, 3, 64, 64), "fastest", id="an_image_in_rows"),

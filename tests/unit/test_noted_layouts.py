@@ -38,6 +38,18 @@ def test_what_others_read_as_well_stays_as_it_is():
     assert strides_of_stored(function, "sin") == torch.empty(2, 3, 4, 5).to(memory_format=IMAGES).stride()
 
 
+@pytest.mark.parametrize("is_gradient", [False, True])
+def test_what_a_convolution_along_a_sequence_reads_lies_in_rows(is_gradient):
+    def function(x):
+        stored, weight, ones = aten.sin(aten.flatten(x, 2)), torch.ones(3, 3, 1), [1]
+        if is_gradient:
+            wanted = [True, True, False]
+            return aten.convolution_backward(stored, stored, weight, None, ones, [0], ones, False, [0], 1, wanted)
+        return stored, functional.conv1d(stored, weight)
+
+    assert strides_of_stored(function, "sin") == (60, 20, 1)
+
+
 def test_what_a_reshape_would_copy_lies_in_rows():
     assert strides_of_stored(lambda x: aten.reshape(aten.sin(x), [6, 20]) + 1, "sin") == (60, 20, 5, 1)
 
