@@ -21,8 +21,8 @@ if TYPE_CHECKING:
 _ROWS = ((768, 256), (192, 64), (0, 32))
 _COLUMNS = 512
 # What oneDNN's products of such blocks in half precision copy at least, and columns of the other factor at once; a
-# primitive's own. Fitted to 34 gradients on a processor with AVX-512 (2026-11, torch 2.13), two threads: one is counted
-# 4 KB too low (short blocks of wide heads), one of 10 positions, which oneDNN is not asked for, 13 KB too high, all others
+# primitive's own. Fitted to 34 gradients on a processor with AVX-512 (2026-11, torch 2.13), two threads: one is
+# counted 4 KB too low (short blocks of wide heads), one 13 KB too high (10 positions, oneDNN is not asked), all others
 # 4 to 132 bytes too high.
 _LEAST = 32
 _PRODUCT_COLUMNS = 64
