@@ -74,7 +74,8 @@ void ChainTables::add_run(const ChainRun& run, int r, int i, int j, bool is_firs
     }
 }
 
-// Best way per slot of memory, as a new row.
+// Best way per slot of memory, as a new row. More memory never takes more time, so a way is looked at only up to where
+// the ways before it take no more than its least.
 int ChainTables::solve(std::vector<Way> ways) {
     const int width = figures_.width;
     Row row{std::vector<Int>(width, NEVER), std::vector<int>(width, 0), {}};
@@ -84,8 +85,9 @@ int ChainTables::solve(std::vector<Way> ways) {
         if (start >= width) continue;
         const Int* later = rows_[way.later].time.data() - way.hold;
         const Int* earlier = rows_[way.earlier].time.data() - way.below;
+        const Int least = way.spent + later[width - 1] + earlier[width - 1];
         const int place = static_cast<int>(w);
-        for (int m = start; m < width; ++m) {
+        for (int m = start; m < width && row.time[m] > least; ++m) {
             const Int time = way.spent + later[m] + earlier[m];
             if (time < row.time[m]) {
                 row.time[m] = time;
