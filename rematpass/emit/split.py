@@ -93,6 +93,7 @@ def _expand(joint: JointProgram, program: Program, decision: Decision, marked: _
         latest[node] = graph.node_copy(node, latest.__getitem__)
         if is_backward is not None:
             latest[node].meta.update(torch_compat.half_tag(is_backward=is_backward))
+            latest[node].meta[torch_compat.SCRATCH_BYTES] = program.workspace_bytes[value]
             if position in marked[is_backward]:
                 latest[node] = _stored_here(latest[node])
         first.setdefault(value, latest[node])

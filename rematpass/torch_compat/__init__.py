@@ -42,7 +42,7 @@ from .fakes import (
     use_gpu_attention,
     use_modes_of,
 )
-from .fusion import STORE_HERE
+from .fusion import SCRATCH_BYTES, STORE_HERE
 from .graphs import (
     NO_VERSION_CHECK,
     checkpoint_region,
@@ -80,6 +80,7 @@ __all__ = [
     "COMPILED_NODE",
     "IMAGE_RANK",
     "NO_VERSION_CHECK",
+    "SCRATCH_BYTES",
     "STORE_HERE",
     "CustomPartitionerFn",
     "HigherOrderOperator",

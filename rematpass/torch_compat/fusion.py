@@ -22,6 +22,8 @@ FUSION_REACH = 4
 # Set in a node's `meta`: its result is to be in memory from there on (`GraphLowering.run_node`, 2.11-2.15). By itself
 # Inductor computes what a matmul reads right before that matmul, wherever the graph has it.
 STORE_HERE = "inductor_realize_to_strides"
+# Set in a node's `meta` by us: bytes that its operator allocates while it runs, and frees.
+SCRATCH_BYTES = "rematpass_scratch_bytes"
 
 
 def guarded_choices(room_bytes: int) -> Any:
@@ -173,9 +175,9 @@ class _FusionGuard:
 
     Inductor runs two kernels as one where the first of them stands, right after what the second needs of what is
     between (`topological_sort_schedule`). What all these write is alive from there on; what the two hand to each other
-    is not stored. Live bytes along Inductor's unfused order, with that added, must stay within the room; of neighbours,
-    or within what is alive there one by one. The estimate is high where other fusions remove buffers, so it errs
-    towards less fusion.
+    is not stored. Live bytes along Inductor's unfused order, with that added and what operators take while they run,
+    must stay within the room; of neighbours, or within what is alive there one by one. The estimate is high where other
+    fusions remove buffers, so it errs towards less fusion.
     """
 
     def __init__(self, room_bytes: int) -> None:
@@ -268,6 +270,8 @@ class _FusionGuard:
             made[self._first.get(name, 0)] += self._size.get(name, 0)
             gone[last + 1] += self._size.get(name, 0)
         self._live = list(itertools.accumulate(new - old for new, old in zip(made, gone, strict=False)))
+        for node in nodes:
+            self._live[node.min_order] += 0 if _several_of(node) else _scratch_bytes(node)
 
     def _find_taken(self, node: Any) -> Iterator[tuple[str, list[str]]]:
         """What `node` writes in the place of what it is the last to read, and of what (`decide_inplace_update`)."""
@@ -276,6 +280,12 @@ class _FusionGuard:
             found = [name for name in dying if 0 < self._size.get(name, 0) == self._size.get(heir)]
             if found:
                 yield heir, found
+
+
+def _scratch_bytes(node: Any) -> int:
+    """Bytes that an operator with a kernel of its own takes while it runs (`SCRATCH_BYTES`)."""
+    origins = node.node.origins if node.is_extern() else ()
+    return max((origin.meta.get(SCRATCH_BYTES, 0) for origin in origins), default=0)
 
 
 def _several_of(node: Any) -> str:

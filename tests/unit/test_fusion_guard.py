@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from types import SimpleNamespace
@@ -14,7 +15,9 @@ from hypothesis import strategies as st
 from torch._inductor.ir import ConcatKernel, MultiOutput
 from torch._inductor.utils import run_and_get_code
 
-from rematpass.torch_compat import compile_uncached, fusion
+import rematpass
+from rematpass import pipeline
+from rematpass.torch_compat import SCRATCH_BYTES, compile_uncached, fusion
 from rematpass.torch_compat.fusion import _FusionGuard
 from rematpass.torch_compat.places import parts_in_place
 
@@ -30,6 +33,7 @@ class Kernel:
     users: list[Any] = field(default_factory=list)
     scheduler: Any = None
     result_of: str = ""
+    scratch: int = 0
 
     @property
     def min_order(self) -> int:
@@ -57,6 +61,13 @@ class Kernel:
 
     def is_reduction(self) -> bool:
         return False
+
+    def is_extern(self) -> bool:
+        return self.scratch > 0
+
+    @property
+    def origins(self) -> list[SimpleNamespace]:
+        return [SimpleNamespace(meta={SCRATCH_BYTES: self.scratch})]
 
     @property
     def read_writes(self) -> SimpleNamespace:
@@ -112,6 +123,7 @@ def simulate(kernels: list[Kernel], one: Kernel | None = None, other: Kernel | N
     alive = [0] * (len(done) + 1)
     for kernel in kernels:
         start, here = place[kernel.order], done[place[kernel.order]]
+        alive[start] += kernel.scratch
         for i in range(start, last[kernel.order] + 1):
             alive[i] += 0 if is_inside[kernel.order] else kernel.size
 
@@ -201,6 +213,44 @@ def test_what_an_operator_returns_is_there_from_the_first_of_its_results_on():
     assert allows(10, kernels[2], kernels[4])
 
 
+def test_what_an_operator_takes_while_it_runs_is_counted():
+    """Kernel 3 run with 1 writes before 2, which needs 5 bytes more for a moment."""
+    kernels = make_kernels([([], 1), ([0], 2), ([], 1), ([0], 2), ([1, 2, 3], 1)])
+    kernels[2].scratch = 5
+    assert (simulate(kernels), simulate(kernels, kernels[1], kernels[3])) == (9, 10)
+    assert not allows(9, kernels[1], kernels[3])
+    assert allows(11, kernels[1], kernels[3])  # counts what 0 wrote until 3 would have read it
+
+
+def test_inductor_is_told_what_operators_take(monkeypatch):
+    """What the plan counts for convolutions and their gradients stands on Inductor's own nodes."""
+    planned, told = set(), set()
+    split, scratch = pipeline.split_program, fusion._scratch_bytes
+
+    def note_planned(joint, program, *others, **kwargs):
+        named = zip(joint.nodes, program.workspace_bytes, strict=True)
+        planned.update((node.target, size) for node, size in named if "convolution" in str(node.target))
+        return split(joint, program, *others, **kwargs)
+
+    def note_told(node):
+        if node.is_extern() and "convolution" in str(node.node.op_overload):
+            told.add((node.node.op_overload, scratch(node)))
+        return scratch(node)
+
+    monkeypatch.setattr(pipeline, "split_program", note_planned)
+    monkeypatch.setattr(fusion, "_scratch_bytes", note_told)
+    layers = [(torch.nn.Conv2d(8, 8, 3), torch.nn.BatchNorm2d(8), torch.nn.Tanh()) for _ in range(3)]
+    model = torch.nn.Sequential(*itertools.chain(*layers))
+    images = torch.randn(2, 8, 32, 32)
+    largest = rematpass.plan(model, args=(images,), memory_budget="none").peak_bytes
+    torch._dynamo.reset()
+    options = {"memory_budget": largest - 1}
+    with compile_uncached():
+        torch.compile(model, backend="rematpass", options=options)(images).sum().backward()
+    assert any(size for _, size in planned)
+    assert told == planned
+
+
 @st.composite
 def layouts(draw) -> list[tuple[list[int], int]]:
     count = draw(st.integers(3, 9))
@@ -212,8 +262,11 @@ def layouts(draw) -> list[tuple[list[int], int]]:
 @given(layout=layouts(), spare=st.integers(0, 2), data=st.data())
 def test_what_is_allowed_stays_within_the_room(layout, spare, data):
     kernels = make_kernels(layout)
+    for kernel in kernels:
+        kernel.scratch = data.draw(st.sampled_from([0, 0, 3]))
     i, j = sorted(data.draw(st.lists(st.integers(0, len(kernels) - 1), min_size=2, max_size=2, unique=True)))
     one, other = kernels[i], kernels[j]
+    one.scratch = other.scratch = 0  # what runs an operator's own kernel is fused with nothing
     between = {k.get_name() for k in kernels if one.get_name() in k.ancestors}
     if other.ancestors & between:
         return  # a cycle, which Inductor refuses
