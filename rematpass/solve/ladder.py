@@ -36,12 +36,11 @@ LOW_RUNGS = (1 / 16, 1 / 32)
 FIT_ROUNDS = 40
 ROUNDS = 200
 # Rounds without a faster plan that end a rung: so many at first, so many more for each faster plan found, so many at
-# most. Ten models at eight budgets each: 12, 14 and 54 take two thirds more rounds and gain nothing; 8, 8 and 30 take as
-# many rounds and 0.7 % more extra time; 10, none more and 10 take a quarter less, and plans of a U-Net 4.6 % of its step
-# instead of 2.4 (2026-11).
-PATIENCE = 10
+# most. On ten models at sixteen budgets each, 12, 14 and 54 take 45 % more rounds for 0.1 % less extra time; 10, 6 and
+# 22 take a sixth fewer, but plans of a U-Net 8 % more extra time; 10 throughout, twice as much (2026-11).
+PATIENCE = 12
 MORE_PATIENCE = 6
-MOST_PATIENCE = 22
+MOST_PATIENCE = 24
 # A round takes about as long as simulating so many plans.
 ROUND_WORK = 1
 # Shares by which the smallest peak is lowered, the first and the last worth trying, and rounds for each. A last share
