@@ -36,8 +36,9 @@ LOW_RUNGS = (1 / 16, 1 / 32)
 FIT_ROUNDS = 40
 ROUNDS = 200
 # Rounds without a faster plan that end a rung: so many at first, so many more for each faster plan found, so many at
-# most. On ten models at sixteen budgets each, 12, 14 and 54 take 45 % more rounds for 0.1 % less extra time; 10, 6 and
-# 22 take a sixth fewer, but plans of a U-Net 8 % more extra time; 10 throughout, twice as much (2026-11).
+# most. On ten models at sixteen budgets each, 12, 14 and 54 take 45 % more rounds for 0.1 % less extra time (a U-Net
+# 2 %); 10, 6 and 22 take a sixth fewer, but plans of the U-Net 8 % more extra time; 10 throughout, tried at eight
+# budgets, twice as much (2026-11).
 PATIENCE = 12
 MORE_PATIENCE = 6
 MOST_PATIENCE = 24

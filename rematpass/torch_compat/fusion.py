@@ -271,7 +271,8 @@ class _FusionGuard:
             gone[last + 1] += self._size.get(name, 0)
         self._live = list(itertools.accumulate(new - old for new, old in zip(made, gone, strict=False)))
         for node in nodes:
-            self._live[node.min_order] += 0 if _several_of(node) else _scratch_bytes(node)
+            if not _several_of(node):  # results of one operator: it ran where that stands
+                self._live[node.min_order] += _scratch_bytes(node)
 
     def _find_taken(self, node: Any) -> Iterator[tuple[str, list[str]]]:
         """What `node` writes in the place of what it is the last to read, and of what (`decide_inplace_update`)."""
