@@ -26,8 +26,13 @@ class Program:
     def closure_problem(
         self, scope: Sequence[int], wanted: Sequence[int], free: Sequence[int]
     ) -> tuple[ClosureProblem, list[int]]: ...
-    def held_values(self, reads: Sequence[int], inside: Sequence[int]) -> list[int]: ...
-    def local_peak(self, sequence: Sequence[int], returned: Sequence[int], outside: Sequence[int]) -> int: ...
+    def must_keep(self, values: Sequence[int]) -> list[int]: ...
+    def local_peak(self, sequence: Sequence[int], returned: Sequence[int], outside: Sequence[int]) -> int:
+        """Highest bytes live while `sequence` runs on its own.
+
+        What it reads without computing it is there from the start until its last use, but for the storages in
+        `outside`, which somebody else pays for. What is in `returned` stays until the end.
+        """
 
 class Half:
     @property
@@ -142,7 +147,13 @@ class ClosureProblem:
     def with_sides(
         self, wanted: NDArray[np.bool_], may_keep: NDArray[np.bool_], may_recompute: NDArray[np.bool_]
     ) -> ClosureProblem: ...
-    def solve(self, price: tuple[int, int] | None, upper: Closure | None, lower: Closure | None) -> Closure: ...
+    def solve(self, price: tuple[int, int] | None, upper: Closure | None, lower: Closure | None) -> Closure:
+        """The minimum cut at mu = price[0] / price[1] bytes per ns; None is an infinite mu.
+
+        What the neighbours decided alike is contracted: `upper`'s sets are in, what `lower` leaves out is out.
+        """
+    def vertex_between(self, high: Closure, low: Closure) -> Closure | None: ...
+    def sweep(self, resolution: int) -> list[Closure]: ...
     def fill_between(self, upper: Closure, lower: Closure, most: int) -> list[Closure]: ...
 
 MAX_CAPACITY: int
@@ -182,6 +193,28 @@ class Moments:
     def __init__(self, program: Program) -> None: ...
     def around(self, k: int) -> Around: ...
     def live_gradients(self, around: Around) -> int: ...
+
+StageOption = tuple[tuple[int, ...], int, int, int, int, int]
+"""Fields as in `StageOption` of frontier.py, in that order."""
+StageModel = tuple[list[StageOption], StageOption, int, int, int]
+"""Fields as in `StageModel` of frontier.py, in that order, without the kind."""
+
+class Modeller:
+    def __init__(
+        self,
+        program: Program,
+        forward: Sequence[Sequence[int]],
+        backward: Sequence[Sequence[int]],
+        boundary: Sequence[Sequence[int]],
+        figures: Sequence[int],
+        most_options: int,
+        resolution: int,
+    ) -> None: ...
+    def kind_of(self, start: int, stop: int) -> tuple[int, tuple[int, ...]]:
+        """The kind of stages start..stop-1 taken as one, and their members in an order that all of the kind share."""
+    def model(self, kind: int) -> StageModel: ...
+    @property
+    def computed_ops(self) -> int: ...
 
 ChainOption = tuple[int, int, int, int, int]
 """Extra ns, ns of computing it again; slots kept, peak of its backward, peak of its forward."""

@@ -1,6 +1,6 @@
 """Over the stages: which option each takes, which boundaries are kept, and which runs of stages are run again.
 
-In: a `StageModel` per stage, models of longer runs, and the bytes each boundary adds. Out: Pareto-optimal (peak, extra
+In: a run of each stage, longer ones, and the bytes each boundary adds. Out: Pareto-optimal (peak, extra
 time) with recipes. Never looks inside a stage.
 
 The dynamic programme of Beaumont et al., "Optimal re-materialization strategies for heterogeneous chains" (2019,
@@ -11,6 +11,7 @@ multiples of a slot, else rounded to the nearest.
 
 from __future__ import annotations
 
+import itertools
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -19,7 +20,7 @@ import numpy as np
 
 from . import _core
 from .arrays import IntArray
-from .frontier import StageModel, StageOption, StageRun
+from .frontier import StageOption, StageRun
 
 # Slots of memory. At 512, plans of a 24-block GPT take up to 22 % more extra time (the same option of 24 stages is then
 # rounded 24 times alike); at 2048 at most 0.1 % less, and the programme takes twice as long (2026-11).
@@ -43,11 +44,11 @@ def _rounding(sizes: Sequence[int], slots: Sequence[int]) -> IntArray:
 
 @dataclass(frozen=True)
 class Keep:
-    """Hold an option's values of stages start..stop-1 from their forward to their backward; `rest` covers the later."""
+    """Hold some values of stages start..stop-1 from their forward to their backward; `rest` covers the later stages."""
 
     start: int
     stop: int
-    option: StageOption
+    kept: tuple[int, ...]
     rest: Recipe | None
 
 
@@ -85,35 +86,35 @@ class Chain:
 
     def __init__(
         self,
-        models: Sequence[StageModel],
-        added_bytes: Callable[[int, int], int],
+        stages: Sequence[StageRun],
+        added_bytes: IntArray,
         runs: Sequence[StageRun] = (),
         passing_bytes: Callable[[int, int], int] | None = None,
     ) -> None:
         """Fill the tables.
 
         Args:
-            models: one per stage.
-            added_bytes: added_bytes(i, k) = bytes of the boundary of stage k that are not in the boundary of stage i.
+            stages: each stage for itself.
+            added_bytes: at [i, k], bytes of the boundary of stage k that are not in the boundary of stage i < k.
             runs: longer runs of stages with options of their own.
             passing_bytes: passing_bytes(i, k) = bytes of gradients that cross stages i..k-1 untouched; none when None.
         """
-        self._models = models
-        self._count = n = len(models)
-        self._runs: list[list[StageRun]] = [
-            [StageRun(i, i + 1, m.kind, m.options, m.alone)] for i, m in enumerate(models)
-        ]
+        self._count = len(stages)
+        self._runs = [[stage] for stage in stages]
         for run in runs:
             self._runs[run.start].append(run)
+        self._models = {r.model.kind: r.model for found in self._runs for r in found}
         spans = [(r.start, r.stop) for found in self._runs for r in found]
         self._passing = {span: passing_bytes(*span) if passing_bytes else 0 for span in spans}
-        added = [[added_bytes(i, k) if i < k < n else 0 for k in range(n + 1)] for i in range(n)]
+        added = np.pad(np.triu(added_bytes, 1), ((0, 0), (0, 1)))  # behind the last stage stands nothing
+        models = [stage.model for stage in stages]
         gradients = np.cumsum([0, *(m.gradient_bytes for m in models)], dtype=np.int64)
         self._slot_bytes = self._choose_slot(added, gradients)
+        options = {kind: [self._count_option(o) for o in m.options] for kind, m in self._models.items()}
         self._tables = _core.ChainTables(
             int(self._top(added, gradients)) // self._slot_bytes + 2,
-            [[self._count_run(run) for run in runs] for runs in self._runs],
-            self._slots(np.array(added, dtype=np.int64).reshape(n, n + 1)).tolist(),
+            [[self._count_run(run, options[run.model.kind]) for run in runs] for runs in self._runs],
+            self._slots(added).tolist(),
             self._slots(gradients).tolist(),
             np.cumsum([0, *(m.advance_ns for m in models)], dtype=np.int64).tolist(),
             [self._slot(m.advance_peak_bytes) for m in models],
@@ -135,38 +136,35 @@ class Chain:
         slot = point.peak_bytes // self._slot_bytes
         return self._recipe(self._tables.first_row, 0, self._count - 1, slot)
 
-    def _top(self, added: list[list[int]], gradients: IntArray) -> int:
+    def _top(self, added: IntArray, gradients: IntArray) -> int:
         """Bytes with which the fastest plan fits: everything held, every peak, all gradients."""
-        n = self._count
-        held = sum(max((o.kept_bytes for o in m.options), default=0) for m in self._models)
-        held += sum(added[i][i + 1] for i in range(n))
-        peaks = [
-            max(o.backward_peak_bytes, o.forward_peak_bytes)
-            for runs in self._runs
-            for r in runs
-            for o in (*r.options, r.alone)
-        ]
-        peaks += [m.advance_peak_bytes for m in self._models]
+        held = sum(max((o.kept_bytes for o in runs[0].model.options), default=0) for runs in self._runs)
+        held += int(added.diagonal(1).sum())
         passing = max(self._passing.values(), default=0)
-        return held + max(peaks, default=0) + passing + int(gradients[-1]) if n else 0
+        return held + max(self._peaks(), default=0) + passing + int(gradients[-1]) if self._count else 0
 
-    def _choose_slot(self, added: list[list[int]], gradients: IntArray) -> int:
+    def _peaks(self) -> list[int]:
+        """Of every option, of every run alone, and of advancing over each stage."""
+        options = [o for m in self._models.values() for o in (*m.options, m.alone)]
+        peaks = [peak for o in options for peak in (o.backward_peak_bytes, o.forward_peak_bytes)]
+        return peaks + [runs[0].model.advance_peak_bytes for runs in self._runs]
+
+    def _choose_slot(self, added: IntArray, gradients: IntArray) -> int:
         """A common divisor where there is one, else a slot that rounds what is held little.
 
         Many stages hold the same sizes, so their rounding errors add up: of the slots near top / SLOTS the one that
         rounds all of them least, and finer ones as long as boundaries and gradients together are off by more than a
         small share of the least memory there is.
         """
-        n, top = self._count, self._top(added, gradients)
-        always = [added[i][i + 1] for i in range(n)] + [m.gradient_bytes for m in self._models]
-        options = [o for runs in self._runs for r in runs for o in (*r.options, r.alone)]
-        peaks = [b for o in options for b in (o.backward_peak_bytes, o.forward_peak_bytes)]
-        peaks += [m.advance_peak_bytes for m in self._models]
-        exact = math.gcd(*always, *peaks, *(o.kept_bytes for o in options), *(b for row in added for b in row))
+        top = self._top(added, gradients)
+        stages = [runs[0].model for runs in self._runs]
+        always = added.diagonal(1).tolist() + [m.gradient_bytes for m in stages]
+        kept = {kind: [o.kept_bytes for o in m.options] for kind, m in self._models.items()}
+        exact = math.gcd(*always, *self._peaks(), *itertools.chain(*kept.values(), added.ravel().tolist()))
         if exact and top // exact <= EXACT_SLOTS:
             return exact
-        held = always + [o.kept_bytes for o in options]
-        least = sum(always) + max((r.alone.backward_peak_bytes for runs in self._runs for r in runs[:1]), default=0)
+        held = [*always, *itertools.chain(*(kept[r.model.kind] for runs in self._runs for r in runs))]
+        least = sum(always) + max((m.alone.backward_peak_bytes for m in stages), default=0)
         slot = 1
         for count in (SLOTS, 2 * SLOTS, 4 * SLOTS):
             slots = [max(1, -(-top // c)) for c in range(count * 3 // 4, count * 5 // 4)]
@@ -182,12 +180,11 @@ class Chain:
     def _slot(self, size: int) -> int:
         return (size + self._slot_bytes // 2) // self._slot_bytes
 
-    def _count_run(self, run: StageRun) -> _core.ChainRun:
+    def _count_run(self, run: StageRun, options: list[_core.ChainOption]) -> _core.ChainRun:
         """A run in slots; what passes is counted where it is run alone, and apart from options."""
-        passing = self._passing[run.start, run.stop]
-        alone = self._slot(run.alone.backward_peak_bytes + passing)
-        options = [self._count_option(option) for option in run.options]
-        return run.stop, run.kind, self._slot(passing), run.alone.extra_ns, alone, options
+        passing, alone = self._passing[run.start, run.stop], run.model.alone
+        peak = self._slot(alone.backward_peak_bytes + passing)
+        return run.stop, run.model.kind, self._slot(passing), alone.extra_ns, peak, options
 
     def _count_option(self, option: StageOption) -> _core.ChainOption:
         kept, backward, forward = option.kept_bytes, option.backward_peak_bytes, option.forward_peak_bytes
@@ -203,4 +200,4 @@ class Chain:
         if step.option < 0:
             return Alone(i, run.stop)
         rest = self._recipe(step.later, run.stop, j, step.later_slot) if run.stop <= j else None
-        return Keep(i, run.stop, run.options[step.option], rest)
+        return Keep(i, run.stop, run.kept(run.model.options[step.option]), rest)

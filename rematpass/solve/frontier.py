@@ -5,18 +5,15 @@ In: a `Program` and its `Stages`. Out: a `StageModel` per stage, equal stages co
 
 from __future__ import annotations
 
-import itertools
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from dataclasses import dataclass
-from functools import cached_property
 
 import numpy as np
 
-from ._core import Closure, ClosureProblem
-from .closure import fill_between, sweep_closures
-from .liveness import find_lives, local_peak
-from .order import Recorder, must_keep
-from .program import Decision, Kind, Program
+from . import _core
+from ._core import ClosureProblem
+from .liveness import find_lives
+from .program import Decision, Program
 from .stages import Stages
 
 # Options per stage. At 8, plans of a ResNet take up to 31 % more extra time and its smallest peak is 8 % higher, while
@@ -33,7 +30,8 @@ class StageOption:
     """One way through a stage whose input boundary is available.
 
     Attributes:
-        kept: values of the stage to hold between its forward and its backward, its output boundary left out.
+        kept: what to hold of the stage between its forward and its backward, its output boundary left out, by place
+            among the members of the stage (`StageRun.members`).
         kept_bytes: their bytes.
         extra_ns: time of what its backward computes again.
         backward_peak_bytes: live during its backward beyond the input boundary (kept, gradients, temporaries).
@@ -71,13 +69,22 @@ class StageModel:
 
 @dataclass(frozen=True)
 class StageRun:
-    """Stages start..stop-1 taken as one: no boundary between them need be kept. Fields as in `StageModel`."""
+    """Stages start..stop-1 taken as one: no boundary between them need be kept.
+
+    Attributes:
+        start, stop: the first, and the one after the last.
+        model: shared by all of equal structure.
+        members: values in and around them, in an order that all of equal structure share.
+    """
 
     start: int
     stop: int
-    kind: int
-    options: tuple[StageOption, ...]
-    alone: StageOption
+    model: StageModel
+    members: tuple[int, ...]
+
+    def kept(self, option: StageOption) -> tuple[int, ...]:
+        """The values that an option holds."""
+        return tuple(self.members[place] for place in option.kept)
 
 
 class Passing:
@@ -106,151 +113,30 @@ class Passing:
 
 
 class Modeller:
-    """Models stages and runs of them; what has equal structure is computed once, value ids are translated."""
+    """Models stages and runs of them; what has equal structure is modelled once. Compiled: core/stage.cpp.
+
+    An option's kept set is one of the closures of the stage, from fastest to smallest. Its forward, run again, is taken
+    to need what advancing needs, and what is kept.
+    """
 
     def __init__(self, program: Program, stages: Stages) -> None:
-        self._program = program
-        self._stages = stages
-        self._users = backward_users(program)
-        self._returned = set(program.backward_outputs)
-        self._seen: dict[tuple[object, ...], tuple[_Scope, StageModel]] = {}
+        parts = stages.forward, stages.backward, stages.boundary
+        self._core = _core.Modeller(program.core, *parts, program.figures, MAX_OPTIONS, HULL_RESOLUTION)
+        self._models: list[StageModel] = []
 
     @property
     def computed_ops(self) -> int:
-        """Ops of all stages and runs that were really computed."""
-        return sum(len(scope.forward) + len(scope.backward) for scope, _ in self._seen.values())
+        """Ops of all stages and runs that were really modelled."""
+        return self._core.computed_ops
 
-    def model(self, start: int, stop: int) -> StageModel:
-        """The model of stages start..stop-1 taken as one."""
-        scope = _Scope.of(self._program, self._stages, start, stop, self._users, self._returned)
-        if scope.signature in self._seen:
-            source, model = self._seen[scope.signature]
-            return _translate(model, source, scope)
-        model = _model(scope, len(self._seen))
-        self._seen[scope.signature] = (scope, model)
-        return model
-
-
-def backward_users(program: Program) -> list[list[int]]:
-    """Per value, the backward ops that read it."""
-    users: list[list[int]] = [[] for _ in range(len(program))]
-    for v in range(len(program)):
-        if program.is_backward[v]:
-            for u in program.inputs[v]:
-                users[u].append(v)
-    return users
-
-
-@dataclass(frozen=True)
-class _Scope:
-    """One stage with what surrounds it. `members` lists every value in a canonical order, for translation."""
-
-    program: Program
-    forward: tuple[int, ...]
-    backward: tuple[int, ...]
-    before: frozenset[int]
-    after: frozenset[int]
-    wanted: tuple[int, ...]
-    leaving: frozenset[int]
-    gradient_bytes: int
-    members: tuple[int, ...]
-    signature: tuple[object, ...]
-
-    @cached_property
-    def must(self) -> list[int]:
-        """Of its forward, what can only be kept."""
-        return must_keep(self.program, self.forward)
-
-    @cached_property
-    def elsewhere(self) -> set[int]:
-        """What it reads from outside itself and its boundaries: taken to be at hand."""
-        program, inside = self.program, frozenset(self.forward)
-        reads = {u for v in (*self.forward, *self.backward) for u in program.inputs[v] if not program.is_backward[u]}
-        return set(program.core.held_values(list(reads), self.forward)) - inside
-
-    @classmethod
-    def of(
-        cls, program: Program, stages: Stages, start: int, stop: int, users: list[list[int]], returned: set[int]
-    ) -> _Scope:
-        forward = tuple(sorted(v for s in range(start, stop) for v in stages.forward[s]))
-        backward = tuple(v for s in range(stop - 1, start - 1, -1) for v in stages.backward[s])
-        before = frozenset(stages.boundary[start])
-        after = frozenset(stages.boundary[stop]) if stop < len(stages) else frozenset()
-        inside = set(backward)
-        wanted = dict.fromkeys(
-            u for v in backward for u in program.inputs[v] if not program.is_backward[u] and _is_paid(program, u)
-        )
-        leaving = frozenset(v for v in backward if v in returned or any(w not in inside for w in users[v]))
-        gradients = {program.root[v] for v in backward if v in returned and program.is_backward[program.root[v]]}
-        gradient_bytes = sum(program.size_bytes[v] for v in gradients)
-        members, signature = _canonical(program, forward, backward, before, after, leaving | (set(forward) & returned))
-        return cls(
-            program=program,
-            forward=forward,
-            backward=backward,
-            before=before,
-            after=after,
-            wanted=tuple(wanted),
-            leaving=leaving,
-            gradient_bytes=gradient_bytes,
-            members=members,
-            signature=signature,
-        )
-
-
-def _is_paid(program: Program, value: int) -> bool:
-    return program.kind[value] not in (Kind.INPUT, Kind.SYMBOL)
-
-
-def _canonical(
-    program: Program,
-    forward: Sequence[int],
-    backward: Sequence[int],
-    before: Iterable[int],
-    after: frozenset[int],
-    marked: frozenset[int] | set[int],
-) -> tuple[tuple[int, ...], tuple[object, ...]]:
-    """Members in order of first sight and a signature equal for stages of equal structure and cost."""
-    number: dict[int, int] = {}
-    figures = program.figures
-    rows: list[int] = []
-    for v in (*sorted(before), *forward, *backward):
-        reads = [number.setdefault(u, len(number)) for u in program.inputs[v]]
-        # The figures say how many reads follow.
-        rows += (figures[v], *reads, number.setdefault(v, len(number)), v in after, v in marked)
-    outside = tuple(figures[v] for v in number)
-    return tuple(number), (tuple(rows), outside)
-
-
-def _model(scope: _Scope, kind: int) -> StageModel:
-    program, sequence = scope.program, _forward_again(scope, ())
-    advance = sum(program.duration_ns[v] for v in sequence)
-    outside = {program.root[v] for v in scope.before}
-    advance_peak = local_peak(program, sequence, scope.after & set(scope.forward), outside)
-    alone = _option(scope, (), advance_peak, with_after=False)
-    options = prune_options(_option(scope, kept, advance_peak, with_after=True) for kept in _thin(_kept_sets(scope)))
-    assert options, "a stage offers at least what it must keep"
-    return StageModel(kind, options, alone, advance, advance_peak, scope.gradient_bytes)
-
-
-def _kept_sets(scope: _Scope) -> list[tuple[int, ...]]:
-    """Kept sets of the stage's closures, from fastest to smallest."""
-    free = scope.before | scope.after
-    problem, values = closure_problem(scope.program, scope.forward, scope.wanted, free)
-    hull = sweep_closures(problem, HULL_RESOLUTION)
-    closures: list[Closure] = []
-    for upper, lower in itertools.pairwise(hull):
-        closures += [upper, *fill_between(problem, upper, lower)]
-    closures.append(hull[-1])
-    return [tuple(v for v in (values[i] for i in np.flatnonzero(c.kept).tolist()) if v not in free) for c in closures]
-
-
-def _thin(kept_sets: list[tuple[int, ...]]) -> list[tuple[int, ...]]:
-    """At most MAX_OPTIONS of them, both ends kept, evenly along the curve."""
-    if len(kept_sets) <= MAX_OPTIONS:
-        return kept_sets
-    places = np.unique(np.linspace(0, len(kept_sets) - 1, MAX_OPTIONS).round().astype(int))
-    return [kept_sets[p] for p in places.tolist()]
+    def run(self, start: int, stop: int) -> StageRun:
+        """Stages start..stop-1 taken as one."""
+        kind, members = self._core.kind_of(start, stop)
+        if kind == len(self._models):
+            options, alone, *rest = self._core.model(kind)
+            model = StageModel(kind, tuple(StageOption(*o) for o in options), StageOption(*alone), *rest)
+            self._models.append(model)
+        return StageRun(start, stop, self._models[kind], members)
 
 
 def closure_problem(
@@ -264,58 +150,3 @@ def closure_problem(
         The problem and the value behind each of its indices.
     """
     return program.core.closure_problem(list(scope), list(wanted), list(free))
-
-
-def _option(scope: _Scope, kept: tuple[int, ...], advance_peak_bytes: int, *, with_after: bool) -> StageOption:
-    """Figures of running the stage's backward with `kept` at hand.
-
-    The forward that makes them once more is taken to need what advancing needs, and what is kept.
-    """
-    program = scope.program
-    given = {*scope.before, *kept, *(scope.after if with_after else scope.must)}
-    recorder = Recorder(program, given | scope.elsewhere)
-    recorder.run(scope.backward)
-    outside = {program.root[v] for v in scope.before}
-    peak = local_peak(program, recorder.sequence, scope.leaving, outside)
-    again = sum(program.duration_ns[v] for v in recorder.sequence if program.in_forward[v])
-    kept_bytes = sum(program.size_bytes[v] for v in kept)
-    made = _forward_again(scope, kept)
-    again_ns = sum(program.duration_ns[v] for v in made)
-    return StageOption(kept, kept_bytes, again, peak, again_ns, kept_bytes + advance_peak_bytes)
-
-
-def _forward_again(scope: _Scope, kept: tuple[int, ...]) -> tuple[int, ...]:
-    """A forward of the stage that computes `kept` and the output boundary."""
-    program = scope.program
-    mine = set(scope.forward)
-    made = [v for v in (*scope.after, *kept) if v in mine]
-    recorder = Recorder(program, {*scope.before, *scope.must} | scope.elsewhere)
-    recorder.demand(sorted(made))
-    return recorder.sequence
-
-
-def prune_options(options: Iterable[StageOption]) -> tuple[StageOption, ...]:
-    """Drop what another option beats in kept bytes, peak and time at once."""
-    chosen: list[StageOption] = []
-    for o in sorted(options, key=lambda o: (o.extra_ns, o.kept_bytes, o.backward_peak_bytes)):
-        if not any(c.kept_bytes <= o.kept_bytes and c.backward_peak_bytes <= o.backward_peak_bytes for c in chosen):
-            chosen.append(o)
-    return tuple(chosen)
-
-
-def _translate(model: StageModel, source: _Scope, target: _Scope) -> StageModel:
-    """The same model for a twin stage: same figures, the twin's values."""
-    name = dict(zip(source.members, target.members, strict=True))
-
-    def move(o: StageOption) -> StageOption:
-        kept = tuple(sorted(name[v] for v in o.kept))
-        return StageOption(kept, o.kept_bytes, o.extra_ns, o.backward_peak_bytes, o.again_ns, o.forward_peak_bytes)
-
-    return StageModel(
-        model.kind,
-        tuple(move(o) for o in model.options),
-        move(model.alone),
-        model.advance_ns,
-        model.advance_peak_bytes,
-        model.gradient_bytes,
-    )

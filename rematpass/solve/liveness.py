@@ -15,7 +15,7 @@ and core/lives.cpp (when it comes and goes).
 
 from __future__ import annotations
 
-from collections.abc import Sequence, Set
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -93,15 +93,6 @@ def list_alive(program: Program, schedule: Schedule, position: int) -> tuple[tup
         there[at] = owner[at] and half.is_stored[at] and half.size[at] > 0
     alive = zip(half.ops[there].tolist(), half.size[there].tolist(), strict=True)
     return tuple(sorted(alive, key=lambda pair: (-pair[1], pair[0])))
-
-
-def local_peak(program: Program, sequence: Sequence[int], returned: Set[int], outside: Set[int]) -> int:
-    """Highest bytes live while `sequence` runs on its own.
-
-    What it reads without computing it is there from the start until its last use, but for the storages in `outside`,
-    which somebody else pays for. What is in `returned` stays until the end.
-    """
-    return program.core.local_peak(sequence, sorted(returned), sorted(outside))
 
 
 def kept_values(program: Program, backward: Sequence[int]) -> tuple[int, ...]:

@@ -86,15 +86,7 @@ def make_decision(program: Program, schedule: Schedule) -> Decision:
 
 def must_keep(program: Program, values: Iterable[int]) -> list[int]:
     """Of `values`, those that the backward can only have by keeping: not recomputable, or part of an op that is not."""
-
-    def is_fixed(v: int) -> bool:
-        return not program.may_recompute[program.inputs[v][0] if program.kind[v] is Kind.PART else v]
-
-    return [
-        v
-        for v in values
-        if program.in_forward[v] and not program.is_backward[v] and program.may_keep[v] and is_fixed(v)
-    ]
+    return program.core.must_keep(list(values))
 
 
 def keep_instead(program: Program, values: Iterable[int]) -> set[int]:

@@ -24,7 +24,7 @@ def _kept_by(stages: Stages, recipe: Recipe | None) -> list[int]:
     kept: list[int] = []
     while recipe is not None and not isinstance(recipe, Alone):
         if isinstance(recipe, Keep):
-            kept += recipe.option.kept
+            kept += recipe.kept
             kept += _boundary(stages, recipe.stop)
             recipe = recipe.rest
         else:
@@ -63,7 +63,7 @@ class _Runner:
             self._backward(recipe.start, recipe.stop)
         elif isinstance(recipe, Keep):
             assert recipe.rest is not None
-            self._forward([*recipe.option.kept, *_boundary(self._stages, recipe.stop)])
+            self._forward([*recipe.kept, *_boundary(self._stages, recipe.stop)])
             self._again(recipe.rest)
             self._backward(recipe.start, recipe.stop)
         else:

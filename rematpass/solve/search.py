@@ -135,22 +135,17 @@ class Frontier:
         """The chain of all stages, with runs of 2, 4, 8, ... stages as far as `RUN_OPS` allows."""
         program, stages = self._program, self._stages
         modeller, count = Modeller(program, stages), len(stages)
-        models = [modeller.model(s, s + 1) for s in range(count)]
+        single = [modeller.run(s, s + 1) for s in range(count)]
         runs: list[StageRun] = []
         length = 2
         while length <= count and modeller.computed_ops <= RUN_OPS:
             for start in range(0, count - length + 1, length // 2):
                 if modeller.computed_ops > RUN_OPS:
                     break
-                m = modeller.model(start, start + length)
-                runs.append(StageRun(start, start + length, m.kind, m.options, m.alone))
+                runs.append(modeller.run(start, start + length))
             length *= 2
-        boundary = [frozenset(b) for b in stages.boundary]
-
-        def added_bytes(i: int, k: int) -> int:
-            return sum(program.size_bytes[v] for v in boundary[k] - boundary[i])
-
-        return Chain(models, added_bytes, runs, Passing(program, stages, self.fastest.decision).over)
+        passing = Passing(program, stages, self.fastest.decision)
+        return Chain(single, stages.added_bytes(program.size_bytes), runs, passing.over)
 
     def _add_low_ends(self) -> None:
         """The last plans of the chain programme may have the smallest peak."""

@@ -6,6 +6,7 @@ In: a `Program`. Out: `Stages`. Finds boundaries from sizes and lifetimes alone,
 from __future__ import annotations
 
 import itertools
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -53,6 +54,15 @@ class Stages:
 
     def __len__(self) -> int:
         return len(self.forward)
+
+    def added_bytes(self, size_bytes: Sequence[int]) -> IntArray:
+        """Bytes of the boundary of stage k that are not in the boundary of stage i, at [i, k]."""
+        place = {v: p for p, v in enumerate(dict.fromkeys(itertools.chain(*self.boundary)))}
+        crosses = np.zeros((len(self), len(place)), dtype=np.int64)
+        for stage, boundary in enumerate(self.boundary):
+            crosses[stage, [place[v] for v in boundary]] = 1
+        added: IntArray = (1 - crosses) @ (crosses * np.array([size_bytes[v] for v in place], dtype=np.int64)).T
+        return added
 
 
 def find_stages(program: Program, max_stages: int = MAX_STAGES) -> Stages:

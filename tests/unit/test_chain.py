@@ -4,6 +4,7 @@ from dataclasses import dataclass
 from itertools import pairwise, product
 from math import comb
 
+import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -53,7 +54,10 @@ def chains_with_runs(draw):
     models, blocks = draw(chains())
     spans = [(i, j) for i in range(len(models)) for j in range(i + 2, min(len(models), i + 3) + 1)]
     chosen = draw(st.sets(st.sampled_from(spans), max_size=2)) if spans else set()
-    runs = [StageRun(i, j, 100 + n, (draw(options()),), draw(options())) for n, (i, j) in enumerate(sorted(chosen))]
+    runs = [
+        StageRun(i, j, StageModel(100 + n, (draw(options()),), draw(options()), 0, 0, 0), ())
+        for n, (i, j) in enumerate(sorted(chosen))
+    ]
     return models, blocks, runs
 
 
@@ -85,7 +89,7 @@ def exhaustive(models, blocks, runs=()):
     n, costs = len(models), Costs(models, blocks)
 
     def starting(i, j):
-        own = StageRun(i, i + 1, i, models[i].options, models[i].alone)
+        own = StageRun(i, i + 1, models[i], ())
         return [r for r in (own, *runs) if r.start == i and r.stop <= j]
 
     def run(i, j, is_again):
@@ -95,9 +99,9 @@ def exhaustive(models, blocks, runs=()):
         found = set()
         for r in starting(i, j):
             if is_again and r.stop == j:
-                found.add((r.alone.backward_peak_bytes, r.alone.extra_ns))
+                found.add((r.model.alone.backward_peak_bytes, r.model.alone.extra_ns))
                 continue
-            for o in r.options:
+            for o in r.model.options:
                 spent = o.extra_ns + is_again * o.again_ns
                 found |= {(costs.hold(i, r.stop, j, o, m), spent + t) for m, t in run(r.stop, j, is_again)}
         for k in range(i + 1, j):
@@ -114,15 +118,17 @@ def pareto(points):
     return {p for p in points if not any(q != p and q[0] <= p[0] and q[1] <= p[1] for q in points)}
 
 
-def added_of(blocks):
-    return lambda i, k: len(blocks[k] - blocks[i])
+def chain_of(models, blocks, runs=()):
+    """The chain of stages whose boundaries are sets of unit blocks."""
+    added = np.array([[len(later - earlier) for later in blocks] for earlier in blocks])
+    return Chain([StageRun(i, i + 1, m, ()) for i, m in enumerate(models)], added, runs)
 
 
 @QUICK
 @given(chains_with_runs())
 def test_same_points_as_trying_everything(chain):
     models, blocks, runs = chain
-    found = [(p.peak_bytes, p.extra_ns) for p in Chain(models, added_of(blocks), runs).points()]
+    found = [(p.peak_bytes, p.extra_ns) for p in chain_of(models, blocks, runs).points()]
     assert found == exhaustive(models, blocks, runs)
 
 
@@ -130,7 +136,7 @@ def test_same_points_as_trying_everything(chain):
 @given(chains(most=6))
 def test_points_are_strictly_monotone(chain):
     models, blocks = chain
-    points = Chain(models, added_of(blocks)).points()
+    points = chain_of(models, blocks).points()
     assert points
     for a, b in pairwise(points):
         assert a.peak_bytes < b.peak_bytes
@@ -145,8 +151,8 @@ def test_equal_stages_share_tables_and_give_the_same_points():
     def chain(kinds):
         return [StageModel(kind, (option, lean), alone, 7, 9, 1) for kind in kinds]
 
-    equal = Chain(chain([0] * 5), added_of(blocks)).points()
-    different = Chain(chain(range(5)), added_of(blocks)).points()
+    equal = chain_of(chain([0] * 5), blocks).points()
+    different = chain_of(chain(range(5)), blocks).points()
     assert [(p.peak_bytes, p.extra_ns) for p in equal] == [(p.peak_bytes, p.extra_ns) for p in different]
     assert [(p.peak_bytes, p.extra_ns) for p in equal] == exhaustive(chain(range(5)), blocks)
 
@@ -155,7 +161,7 @@ def test_a_uniform_chain_reaches_the_square_root():
     """Only the boundaries cost memory: 25 stages fit into 2 sqrt(25) of them at one more forward (Chen 2016)."""
     stage = StageModel(0, (StageOption((), 10, 0, 10, 1, 10),), StageOption((), 0, 1, 10, 1, 10), 1, 1, 0)
     blocks = [set(), *({i} for i in range(1, 25))]
-    points = Chain([stage] * 25, added_of(blocks)).points()
+    points = chain_of([stage] * 25, blocks).points()
     assert points[-1].extra_ns == 0
     twice = min(p.peak_bytes for p in points if p.extra_ns <= 25 + 25)
     assert twice <= 10 + 2 * 5 + 1
@@ -185,7 +191,7 @@ def test_a_uniform_chain_reaches_the_binomial_optimum(steps):
     stage = StageModel(0, (), StageOption((), 0, 0, 0, 0, 0), 1, 0, 0)
     last = StageModel(1, (StageOption((), 0, 0, 0, 0, 0),), StageOption((), 0, 0, 0, 0, 0), 1, 0, 0)
     blocks = [set(), *({i} for i in range(1, steps))]
-    points = Chain([*[stage] * (steps - 1), last], added_of(blocks)).points()
+    points = chain_of([*[stage] * (steps - 1), last], blocks).points()
     assert points[-1].extra_ns == 0
     for slots in range(1, min(steps, 7)):
         assert min(p.extra_ns for p in points if p.peak_bytes <= slots) == first_sweep_free(steps, slots)
@@ -195,7 +201,7 @@ def test_sizes_without_a_common_divisor_are_rounded_to_slots():
     """Many stages that hold the same odd number of bytes: the promise stays within two slots of the truth."""
     stage = StageModel(0, (StageOption((), 100_003, 0, 100_003, 1, 7),), StageOption((), 0, 1, 50_021, 1, 7), 1, 7, 0)
     blocks = [set() for _ in range(40)]
-    top = Chain([stage] * 40, added_of(blocks)).points()[-1]
+    top = chain_of([stage] * 40, blocks).points()[-1]
     assert top.extra_ns == 0
     assert abs(top.peak_bytes - 40 * 100_003) <= 2 * 40 * 100_003 / SLOTS
 
@@ -211,12 +217,10 @@ PROGRAMS = [
 @pytest.mark.parametrize("program", PROGRAMS)
 def test_every_recipe_runs_and_costs_what_the_chain_says(program):
     stages = find_stages(program)
-    boundary = [frozenset(b) for b in stages.boundary]
     modeller = Modeller(program, stages)
-    models = [modeller.model(s, s + 1) for s in range(len(stages))]
-    pairs = [(s, modeller.model(s, s + 2)) for s in range(len(stages) - 1)]
-    runs = [StageRun(s, s + 2, m.kind + 100, m.options, m.alone) for s, m in pairs]
-    chain = Chain(models, lambda i, k: sum(program.size_bytes[v] for v in boundary[k] - boundary[i]), runs)
+    single = [modeller.run(s, s + 1) for s in range(len(stages))]
+    pairs = [modeller.run(s, s + 2) for s in range(len(stages) - 1)]
+    chain = Chain(single, stages.added_bytes(program.size_bytes), pairs)
     points = chain.points()
     assert len(points) > 3
     for point in points:
@@ -231,10 +235,8 @@ def test_every_recipe_runs_and_costs_what_the_chain_says(program):
 def test_the_chain_promises_what_it_takes(program):
     """Its peak leaves out what is always live: inputs, and the loss with its gradient (8 bytes each)."""
     stages = find_stages(program)
-    boundary = [frozenset(b) for b in stages.boundary]
     modeller = Modeller(program, stages)
-    models = [modeller.model(s, s + 1) for s in range(len(stages))]
-    chain = Chain(models, lambda i, k: sum(program.size_bytes[v] for v in boundary[k] - boundary[i]))
+    chain = Chain([modeller.run(s, s + 1) for s in range(len(stages))], stages.added_bytes(program.size_bytes))
     for point in chain.points():
         peak = simulate(program, run_recipe(program, stages, chain.recipe(point)).schedule).peak_bytes
         assert peak <= (point.peak_bytes + program.static_bytes + 16) * 1.02

@@ -1,6 +1,8 @@
 #include "closure.hpp"
 
 #include <algorithm>
+#include <deque>
+#include <iterator>
 #include <map>
 
 #include "flow.hpp"
@@ -127,6 +129,47 @@ Closure ClosureProblem::solve(const Price& price, const Closure* upper, const Cl
     for (const auto& [tail, head] : arcs) network.add(network.r(tail), network.a(head), MAX_CAPACITY);
     const std::vector<char> side = network.cut();
     return measure({side.begin(), side.begin() + count()}, {side.begin() + count(), side.end()});
+}
+
+std::optional<Closure> ClosureProblem::vertex_between(const Closure& high, const Closure& low) const {
+    const Int saved = high.kept_bytes - low.kept_bytes, spent = low.extra_ns - high.extra_ns;
+    if (saved <= 0 || spent <= 0) return std::nullopt;
+    Closure middle = solve(Price{{saved, spent}}, &high, &low);
+    const auto height = [&](const Closure& c) {
+        return static_cast<Wide>(c.kept_bytes) * static_cast<Wide>(spent) +
+               static_cast<Wide>(c.extra_ns) * static_cast<Wide>(saved);
+    };
+    if (height(middle) >= height(high)) return std::nullopt;
+    // Rounding of the capacities, no vertex.
+    if (middle.kept_bytes == high.kept_bytes || middle.kept_bytes == low.kept_bytes) return std::nullopt;
+    return middle;
+}
+
+// Solve where the lines of two neighbours cross, until nothing below the line appears.
+std::vector<Closure> ClosureProblem::sweep(int resolution) const {
+    std::deque<Closure> found;  // what it holds does not move when more comes
+    found.push_back(solve(std::nullopt, nullptr, nullptr));
+    found.push_back(solve(Price{{0, 1}}, &found[0], nullptr));
+    const Int bytes = found[0].kept_bytes - found[1].kept_bytes, time = found[1].extra_ns - found[0].extra_ns;
+    std::vector<std::pair<const Closure*, const Closure*>> stack{{&found[0], &found[1]}};
+    while (!stack.empty()) {
+        const auto [high, low] = stack.back();
+        stack.pop_back();
+        const bool is_narrow = (high->kept_bytes - low->kept_bytes) * resolution < bytes;
+        const bool is_flat = (low->extra_ns - high->extra_ns) * resolution < time;
+        if (resolution && (is_narrow || is_flat)) continue;
+        std::optional<Closure> middle = vertex_between(*high, *low);
+        if (!middle) continue;
+        found.push_back(*std::move(middle));
+        stack.emplace_back(high, &found.back());
+        stack.emplace_back(&found.back(), low);
+    }
+    std::vector<Closure> hull{std::make_move_iterator(found.begin()), std::make_move_iterator(found.end())};
+    std::stable_sort(hull.begin(), hull.end(),
+                     [](const auto& a, const auto& b) { return a.kept_bytes > b.kept_bytes; });
+    const auto is_same = [](const auto& a, const auto& b) { return a.kept_bytes == b.kept_bytes; };
+    hull.erase(std::unique(hull.begin(), hull.end(), is_same), hull.end());
+    return hull;
 }
 
 Closure ClosureProblem::measure(std::vector<char> available, std::vector<char> recomputed) const {

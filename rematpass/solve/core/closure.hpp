@@ -32,6 +32,11 @@ struct ClosureProblem {
     void find_forced();
     // What the neighbours decided alike is contracted: `upper`'s sets are in, what `lower` leaves out is out.
     Closure solve(const Price& price, const Closure* upper, const Closure* lower) const;
+    // The solution where the lines of two neighbours cross; nothing where none lies below the line between them.
+    std::optional<Closure> vertex_between(const Closure& high, const Closure& low) const;
+    // Vertices of the lower hull of (kept bytes, extra time), fastest first; those closer than 1 / `resolution` of the
+    // hull's bytes or time are not looked for, unless that is 0.
+    std::vector<Closure> sweep(int resolution) const;
     // Solutions strictly between two neighbours of the hull, by moving parts that no arc connects one by one.
     std::vector<Closure> fill_between(const Closure& upper, const Closure& lower, int most) const;
     Closure measure(std::vector<char> available, std::vector<char> recomputed) const;

@@ -5,6 +5,8 @@
 #include <pybind11/pybind11.h>
 #include <pybind11/stl.h>
 
+#include <algorithm>
+#include <iterator>
 #include <limits>
 #include <numeric>
 
@@ -17,6 +19,7 @@
 #include "read.hpp"
 #include "repair.hpp"
 #include "spread.hpp"
+#include "stage.hpp"
 #include "work.hpp"
 
 namespace py = pybind11;
@@ -63,11 +66,12 @@ void bind_program(py::module_& m) {
              })
         .def("closure_problem", [](const Program& p, const Ops& scope, const Ops& wanted,
                                    const Ops& free) { return closure_problem(p, scope, wanted, free); })
-        .def("held_values",
-             [](const Program& p, const Ops& reads, const Ops& inside) {
-                 std::vector<char> is_inside(p.count, false);
-                 for (int v : inside) is_inside[v] = true;
-                 return held_values(p, reads, is_inside);
+        .def("must_keep",
+             [](const Program& p, const Ops& values) {
+                 Ops found;
+                 std::copy_if(values.begin(), values.end(), std::back_inserter(found),
+                              [&](int v) { return must_keep(p, v); });
+                 return found;
              })
         .def("local_peak", [](const Program& p, const Ops& ops, const Ops& returned, const Ops& outside) {
             return local_peak(p, ops, returned, outside);
@@ -241,6 +245,8 @@ void bind_closures(py::module_& m) {
                  return p;
              })
         .def("solve", &ClosureProblem::solve)
+        .def("vertex_between", &ClosureProblem::vertex_between)
+        .def("sweep", &ClosureProblem::sweep)
         .def("fill_between", &ClosureProblem::fill_between);
     m.attr("MAX_CAPACITY") = py::int_(MAX_CAPACITY);
     m.def("minimum_cut", [](int nodes, const py::array_t<Int>& tails, const py::array_t<Int>& heads,
@@ -261,6 +267,35 @@ void bind_moments(py::module_& m) {
         .def(py::init<const Program&>(), py::keep_alive<1, 2>())
         .def("around", &Moments::around)
         .def("live_gradients", &Moments::live_gradients);
+}
+
+py::tuple to_row(const StageOption& o) {
+    return py::make_tuple(to_tuple(o.kept), o.kept_bytes, o.extra_ns, o.backward_peak_bytes, o.again_ns,
+                          o.forward_peak_bytes);
+}
+
+void bind_stages(py::module_& m) {
+    py::class_<Modeller>(m, "Modeller")
+        .def(py::init([](const Program& p, std::vector<Ops> forward, std::vector<Ops> backward,
+                         std::vector<Ops> boundary, Ops figures, int most_options, int resolution) {
+                 return Modeller(p, {std::move(forward), std::move(backward), std::move(boundary)}, std::move(figures),
+                                 most_options, resolution);
+             }),
+             py::keep_alive<1, 2>())
+        .def("kind_of",
+             [](Modeller& modeller, int start, int stop) {
+                 const auto [kind, members] = modeller.kind_of(start, stop);
+                 return std::tuple(kind, to_tuple(members));
+             })
+        .def("model",
+             [](const Modeller& modeller, int kind) {
+                 const StageModel& model = modeller.model(kind);
+                 std::vector<py::tuple> options;
+                 for (const StageOption& option : model.options) options.push_back(to_row(option));
+                 return py::make_tuple(options, to_row(model.alone), model.advance_ns, model.advance_peak_bytes,
+                                       model.gradient_bytes);
+             })
+        .def_property_readonly("computed_ops", &Modeller::computed_ops);
 }
 
 using OptionRow = std::tuple<Int, Int, int, int, int>;
@@ -323,6 +358,7 @@ PYBIND11_MODULE(_core, m) {
     remat::bind_recorder(m);
     remat::bind_moves(m);
     remat::bind_closures(m);
+    remat::bind_stages(m);
     remat::bind_chain(m);
     m.def("spread_cuts", [](const py::array_t<remat::Int>& widths, const py::array_t<remat::Int>& made, double distance,
                             double widening, double reach) {

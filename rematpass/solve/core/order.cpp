@@ -52,6 +52,11 @@ void Recorder::drop(Slice<int> values) {
     for (int v : values) is_live_[v] = is_kept_[v];
 }
 
+bool must_keep(const Program& program, int v) {
+    const int made_by = program.kind[v] == PART ? program.inputs[v][0] : v;
+    return program.in_forward[v] && !program.is_backward[v] && program.may_keep[v] && !program.may_recompute[made_by];
+}
+
 std::vector<int> drop_unread(const Program& program, Slice<int> backward) {
     std::vector<char> is_wanted(program.count, false), stays(backward.size(), true);
     for (int v : program.backward_outputs) is_wanted[v] = !program.is_backward[v];

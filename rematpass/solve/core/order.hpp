@@ -35,6 +35,9 @@ private:
     Marks missing_;
 };
 
+// Whether the backward can only have a value by keeping it: not recomputable, or part of an op that is not.
+bool must_keep(const Program& program, int v);
+
 // Without recomputations that nothing reads; what has effects stays.
 std::vector<int> drop_unread(const Program& program, Slice<int> backward);
 
