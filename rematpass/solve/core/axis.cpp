@@ -5,8 +5,9 @@
 namespace remat {
 
 Axis::Axis(const Program& of, Trace forward, Slice<int> backward) : program(&of) {
-    const Half first = find_forward(of, std::move(forward), kept_in_memory(of, backward));
-    const Half second = find_backward(of, backward);
+    const std::vector<int> kept = kept_in_memory(of, backward);
+    const Half first = find_forward(of, std::move(forward), kept);
+    const Half second = find_backward(of, backward, kept);
     const int given = second.trace.given;
     split = first.count();
     const int shift = split - given;

@@ -58,16 +58,16 @@ private:
         wanted_.clear();
         start_ = execution_;
         place_ = axis_.count();
-        std::vector<int> stack{execution_};
-        while (!stack.empty()) {
-            const int i = stack.back();
-            stack.pop_back();
+        stack_.assign(1, execution_);
+        while (!stack_.empty()) {
+            const int i = stack_.back();
+            stack_.pop_back();
             for (int r : axis_.readers(i)) {
                 if (r == axis_.count() || axis_.runs_at[r] == moment_ || (r <= moment_ && moment_ < axis_.runs_at[r])) {
                     return false;
                 }
                 if (program_.is_view(axis_.ops[r])) {
-                    stack.push_back(r);
+                    stack_.push_back(r);
                 } else if (axis_.runs_at[r] < moment_) {
                     start_ = std::max(start_, axis_.runs_at[r]);
                 } else {
@@ -82,15 +82,16 @@ private:
     }
 
     // Views of the storage that the backward made before `place_` for readers from there on.
-    std::vector<int> find_replaced() const {
-        std::vector<int> views, stack{execution_};
-        while (!stack.empty()) {
-            const int i = stack.back();
-            stack.pop_back();
+    std::vector<int> find_replaced() {
+        std::vector<int> views;
+        stack_.assign(1, execution_);
+        while (!stack_.empty()) {
+            const int i = stack_.back();
+            stack_.pop_back();
             for (int r : axis_.readers(i)) {
                 if (r >= place_ || !program_.is_view(axis_.ops[r])) continue;
                 views.push_back(r);
-                stack.push_back(r);
+                stack_.push_back(r);
             }
         }
         std::sort(views.begin(), views.end());
@@ -115,10 +116,10 @@ private:
         held_.clear();
         least_bytes_ = NOTHING_HELD;
         held_bytes_ = 0;
-        std::vector<int> stack = wanted_;
-        while (!stack.empty()) {
-            const int v = stack.back();
-            stack.pop_back();
+        stack_ = wanted_;
+        while (!stack_.empty()) {
+            const int v = stack_.back();
+            stack_.pop_back();
             if (marks_.has(v)) continue;
             if (!program_.may_recompute[v] || program_.is_backward[v]) {
                 again_.clear();
@@ -128,10 +129,10 @@ private:
             add(v);
             for (int part : program_.parts[v]) add(part);
             if (program_.kind[v] == PART) {  // handed out by its op when that runs, and only then
-                stack.push_back(program_.inputs[v][0]);
+                stack_.push_back(program_.inputs[v][0]);
                 continue;
             }
-            for (int u : program_.needs[v]) need(u, stack);
+            for (int u : program_.needs[v]) need(u);
         }
         std::sort(again_.begin(), again_.end());
         std::sort(held_.begin(), held_.end());
@@ -143,13 +144,13 @@ private:
         if (marks_.add(v)) again_.push_back(v);
     }
 
-    void need(int u, std::vector<int>& stack) {
+    void need(int u) {
         const int owner = find_holder(u);
         if (owner == LOST) {
-            stack.push_back(u);
+            stack_.push_back(u);
         } else if (axis_.end[owner] <= moment_ && axis_.size(owner) > hold_bytes_) {
             least_bytes_ = std::min(least_bytes_, axis_.size(owner));
-            stack.push_back(u);
+            stack_.push_back(u);
         } else if (axis_.end[owner] <= moment_) {
             held_.push_back(owner);
         }
@@ -170,7 +171,7 @@ private:
     const int moment_;
     int execution_ = 0, start_ = 0, place_ = 0;
     Int hold_bytes_ = 0, held_bytes_ = 0, least_bytes_ = 0;
-    std::vector<int> wanted_, again_, held_;
+    std::vector<int> wanted_, again_, held_, stack_;
     Marks marks_;
     std::vector<Eviction> found_;
 };

@@ -268,14 +268,14 @@ Half find_forward(const Program& program, Trace forward, Slice<int> kept) {
     return find_lives(program, std::move(forward), final, {});
 }
 
-Half find_backward(const Program& program, Slice<int> sequence) {
+Half find_backward(const Program& program, Slice<int> sequence, Slice<int> kept) {
     std::vector<char> is_held(program.count, false), is_output(program.count, false);
     std::vector<int> held;
     const auto hold = [&](int v) {
         if (!is_held[v]) held.push_back(v);
         is_held[v] = true;
     };
-    for (int v : kept_in_memory(program, sequence)) hold(v);
+    for (int v : kept) hold(v);
     for (int v : program.forward_outputs) {
         hold(v);
         is_output[v] = true;
@@ -381,7 +381,7 @@ Int peak_above_inputs(const Program& program, Trace forward, Slice<int> backward
         return live.empty() ? 0 : std::max<Int>(0, *std::max_element(live.begin(), live.end()));
     };
     const Half first = find_forward(program, std::move(forward), kept);
-    return std::max(peak_of(first), peak_of(find_backward(program, backward)));
+    return std::max(peak_of(first), peak_of(find_backward(program, backward, kept)));
 }
 
 }  // namespace remat

@@ -33,7 +33,8 @@ using Takeover = std::pair<int, std::vector<int>>;
 
 // `forward` is of `trace_forward`.
 Half find_forward(const Program& program, Trace forward, Slice<int> kept);
-Half find_backward(const Program& program, Slice<int> sequence);
+// `kept`: `kept_in_memory` of it.
+Half find_backward(const Program& program, Slice<int> sequence, Slice<int> kept);
 Span find_span(const Half& half, int i);
 // Per executed op, graph inputs left out.
 std::vector<Int> live_bytes(const Program& program, const Half& half);

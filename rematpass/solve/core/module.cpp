@@ -59,7 +59,8 @@ void bind_program(py::module_& m) {
              [](const Program& p, const Ops& backward) { return to_tuple(tidy_backward(p, backward)); })
         .def("find_forward", [](const Program& p, const Ops& ops,
                                 const Ops& kept) { return find_forward(p, trace_forward(p, ops), kept); })
-        .def("find_backward", [](const Program& p, const Ops& ops) { return find_backward(p, ops); })
+        .def("find_backward",
+             [](const Program& p, const Ops& ops) { return find_backward(p, ops, kept_in_memory(p, ops)); })
         .def("peak_above_inputs",
              [](const Program& p, const Ops& forward, const Ops& backward) {
                  return peak_above_inputs(p, trace_forward(p, forward), backward);

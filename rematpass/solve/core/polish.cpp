@@ -37,7 +37,7 @@ void Polisher::fill_queue() {
     std::stable_sort(dearest.begin(), dearest.end(), [&](int a, int b) { return duration(a) > duration(b); });
     if (dearest.size() > MAX_CANDIDATES) dearest.resize(MAX_CANDIDATES);
     for (int i : dearest) {
-        if (const auto step = find_step(i)) dear_.push_back({step->peak_bytes, step->saved_ns, i});
+        if (find_step(i)) dear_.push_back({step_.peak_bytes, step_.saved_ns, i});
     }
     std::make_heap(dear_.begin(), dear_.end(), is_later_dear);
 }
@@ -62,15 +62,14 @@ std::optional<Taken> Polisher::next() {
     if (!is_filled_) fill_queue();
     while (const auto best = pop_waiting()) {
         if (is_gone_[best->again]) continue;
-        const auto fresh = find_step(best->again);
-        if (!fresh) continue;
-        if (fresh->peak_bytes != best->peak_bytes || fresh->saved_ns != best->saved_ns) {
-            dear_.push_back({fresh->peak_bytes, fresh->saved_ns, fresh->again});  // the timeline has moved since
+        if (!find_step(best->again)) continue;
+        if (step_.peak_bytes != best->peak_bytes || step_.saved_ns != best->saved_ns) {
+            dear_.push_back({step_.peak_bytes, step_.saved_ns, step_.again});  // the timeline has moved since
             std::push_heap(dear_.begin(), dear_.end(), is_later_dear);
             continue;
         }
-        take(*fresh);
-        return Taken{peak_bytes(), fresh->saved_ns};
+        take();
+        return Taken{peak_bytes(), step_.saved_ns};
     }
     return std::nullopt;
 }
@@ -78,9 +77,8 @@ std::optional<Taken> Polisher::next() {
 std::vector<int> Polisher::without(const std::vector<int>& executions) {
     std::vector<char> is_gone(axis_.count(), false);
     for (int again : executions) {
-        const auto step = find_step(again);
-        if (!step) continue;
-        for (int i : step->removed) is_gone[i] = true;
+        if (!find_step(again)) continue;
+        for (int i : step_.removed) is_gone[i] = true;
     }
     return leave_out(is_gone);
 }
@@ -101,26 +99,32 @@ std::vector<int> Polisher::leave_out(const std::vector<char>& is_gone) const {
     return backward;
 }
 
-// What leaving out execution `again` does; nothing when it saves no time or is not possible.
-std::optional<Polisher::Step> Polisher::find_step(int again) {
-    std::vector<int> group = axis_.parts(again);
-    group.insert(group.begin(), again);
+// What leaving out execution `again` does, in `step_`; whether it is possible and saves time.
+bool Polisher::find_step(int again) {
+    find_group(again);
+    if (!may_leave_out()) return false;
+    step_.again = again;
+    find_removed();
+    step_.saved_ns = 0;
+    for (int i : step_.removed) step_.saved_ns += duration(i);
+    if (step_.saved_ns <= 0) return false;
+    find_changes();
+    step_.peak_bytes = peak_after(step_.changes);
+    return true;
+}
+
+// An execution and those of its parts.
+void Polisher::find_group(int again) {
+    group_.assign(1, again);
+    for (int i : axis_.parts(again)) group_.push_back(i);
     in_group_.begin(axis_.count() + 1);
-    for (int i : group) in_group_.add(i);
-    if (!may_leave_out(group)) return std::nullopt;
-    find_removed(group);
-    Step step{again, removing_, 0, 0, {}, {}};
-    for (int i : removing_) step.saved_ns += duration(i);
-    if (step.saved_ns <= 0) return std::nullopt;
-    find_changes(group, step);
-    step.peak_bytes = peak_after(step.changes);
-    return step;
+    for (int i : group_) in_group_.add(i);
 }
 
 // Whether all readers may read the computation before instead.
-bool Polisher::may_leave_out(const std::vector<int>& group) const {
+bool Polisher::may_leave_out() const {
     const Program& program = *axis_.program;
-    for (int i : group) {
+    for (int i : group_) {
         const int op = axis_.ops[i];
         if (program.is_view(op) || axis_.before[i] < 0) return false;
         if (program.may_keep[op]) continue;
@@ -132,85 +136,83 @@ bool Polisher::may_leave_out(const std::vector<int>& group) const {
 }
 
 // The group and all executions that nobody reads any more.
-void Polisher::find_removed(const std::vector<int>& group) {
+void Polisher::find_removed() {
     in_removed_.begin(axis_.count() + 1);
-    removing_ = group;
-    for (int i : group) in_removed_.add(i);
-    std::vector<int> stack;
+    step_.removed = group_;
+    for (int i : group_) in_removed_.add(i);
+    stack_.clear();
     const auto push_reads = [&](int i) {
-        for (int u : axis_.reads(i)) stack.push_back(u);
+        for (int u : axis_.reads(i)) stack_.push_back(u);
     };
-    for (int i : group) push_reads(i);
-    while (!stack.empty()) {
-        const int i = stack.back();
-        stack.pop_back();
+    for (int i : group_) push_reads(i);
+    while (!stack_.empty()) {
+        const int i = stack_.back();
+        stack_.pop_back();
         if (in_removed_.has(i) || axis_.before[i] < 0 || axis_.program->is_backward[axis_.ops[i]]) continue;
         const Slice<int> readers = axis_.readers(i);
         if (!std::all_of(readers.begin(), readers.end(), [&](int r) { return in_removed_.has(r); })) continue;
         in_removed_.add(i);
-        removing_.push_back(i);
+        step_.removed.push_back(i);
         push_reads(i);
     }
-    std::sort(removing_.begin(), removing_.end());
+    std::sort(step_.removed.begin(), step_.removed.end());
 }
 
 // Storages that live longer, shorter, or not at all.
-void Polisher::find_changes(const std::vector<int>& group, Step& step) {
+void Polisher::find_changes() {
     const auto is_removed = [&](int r) { return in_removed_.has(r); };
-    for (int i : group) {
+    step_.changes.clear();
+    step_.ends.clear();
+    for (int i : group_) {
         const Slice<int> readers = axis_.readers(i);
         if (std::all_of(readers.begin(), readers.end(), is_removed)) continue;
         const int before = axis_.before[i];
         const int start = axis_.stored[before] ? axis_.end[before] + 1 : before;
         const int stop = axis_.stored[i] ? i - 1 : axis_.end[i];
-        step.changes.push_back({start, stop, axis_.program->size_bytes[axis_.ops[i]]});
-        step.ends.push_back({before, std::max(axis_.end[before], axis_.end[i])});
+        step_.changes.push_back({start, stop, axis_.program->size_bytes[axis_.ops[i]]});
+        step_.ends.push_back({before, std::max(axis_.end[before], axis_.end[i])});
     }
     in_owners_.begin(axis_.count() + 1);
-    std::vector<int> owners;
-    for (int i : step.removed) {
-        if (!in_group_.has(i) && axis_.stored[i]) step.changes.push_back({i, axis_.end[i], -axis_.size(i)});
+    owners_.clear();
+    for (int i : step_.removed) {
+        if (!in_group_.has(i) && axis_.stored[i]) step_.changes.push_back({i, axis_.end[i], -axis_.size(i)});
         for (int u : axis_.reads(i)) {
             const int owner = axis_.owner(u);
-            if (owner >= 0 && !is_removed(owner) && in_owners_.add(owner)) owners.push_back(owner);
+            if (owner >= 0 && !is_removed(owner) && in_owners_.add(owner)) owners_.push_back(owner);
         }
     }
-    for (int u : owners) {
+    for (int u : owners_) {
         const int end = axis_.last_need(u, in_removed_);
         if (end < axis_.end[u] && axis_.stored[u]) {
-            step.changes.push_back({std::max(end, u) + 1, axis_.end[u], -axis_.size(u)});
-            step.ends.push_back({u, end});
+            step_.changes.push_back({std::max(end, u) + 1, axis_.end[u], -axis_.size(u)});
+            step_.ends.push_back({u, end});
         }
     }
 }
 
 // Between two moments at which something changes, all moments change alike.
-Int Polisher::peak_after(const std::vector<Change>& changes) const {
-    std::vector<std::pair<int, Int>> turns{{0, 0}, {live_.count(), 0}};
+Int Polisher::peak_after(const std::vector<Change>& changes) {
+    turns_.assign({{0, 0}, {live_.count(), 0}});
     for (const Change& change : changes) {
         const int stop = std::min(change.stop + 1, live_.count());
         if (change.start >= stop) continue;
-        turns.emplace_back(change.start, change.size);
-        turns.emplace_back(stop, -change.size);
+        turns_.emplace_back(change.start, change.size);
+        turns_.emplace_back(stop, -change.size);
     }
-    std::sort(turns.begin(), turns.end());
+    std::sort(turns_.begin(), turns_.end());
     Int peak = 0, more = 0;
-    for (std::size_t k = 0; k + 1 < turns.size(); ++k) {
-        more += turns[k].second;
-        peak = std::max(peak, live_.highest(turns[k].first, turns[k + 1].first - 1) + more);
+    for (std::size_t k = 0; k + 1 < turns_.size(); ++k) {
+        more += turns_[k].second;
+        peak = std::max(peak, live_.highest(turns_[k].first, turns_[k + 1].first - 1) + more);
     }
     return peak;
 }
 
-void Polisher::take(const Step& step) {
+void Polisher::take() {
     const int count = axis_.count();
-    for (const Change& change : step.changes) live_.add(change.start, change.stop, change.size);
-    for (const End& end : step.ends) axis_.end[end.storage] = end.moment;
-    in_removed_.begin(count + 1);
-    for (int i : step.removed) in_removed_.add(i);
-    std::vector<int> group = axis_.parts(step.again);
-    group.insert(group.begin(), step.again);
-    for (int i : group) {
+    for (const Change& change : step_.changes) live_.add(change.start, change.stop, change.size);
+    for (const End& end : step_.ends) axis_.end[end.storage] = end.moment;
+    for (int i : group_) {
         const int before = axis_.before[i];
         axis_.stored[before] = true;
         std::vector<int> moved;
@@ -227,7 +229,7 @@ void Polisher::take(const Step& step) {
             std::replace(reads.begin(), reads.end(), i, before);
         }
     }
-    for (int i : step.removed) {
+    for (int i : step_.removed) {
         for (int u : std::vector<int>(axis_.reads(i).begin(), axis_.reads(i).end())) {
             std::vector<int>& readers = axis_.edit_readers(u);
             readers.erase(std::remove(readers.begin(), readers.end(), i), readers.end());
@@ -238,7 +240,7 @@ void Polisher::take(const Step& step) {
         while (axis_.before[i] >= 0 && in_removed_.has(axis_.before[i]))
             axis_.before[i] = axis_.before[axis_.before[i]];
     }
-    removed_.push_back(step.removed);
+    removed_.push_back(step_.removed);
 }
 
 }  // namespace remat

@@ -59,12 +59,13 @@ private:
 
     void fill_queue();
     std::optional<Waiting> pop_waiting();
-    std::optional<Step> find_step(int again);
-    bool may_leave_out(const std::vector<int>& group) const;
-    void find_removed(const std::vector<int>& group);
-    void find_changes(const std::vector<int>& group, Step& step);
-    Int peak_after(const std::vector<Change>& changes) const;
-    void take(const Step& step);
+    bool find_step(int again);
+    void find_group(int again);
+    bool may_leave_out() const;
+    void find_removed();
+    void find_changes();
+    Int peak_after(const std::vector<Change>& changes);
+    void take();
     std::vector<int> leave_out(const std::vector<char>& is_gone) const;
     Int duration(int execution) const { return axis_.program->duration_ns[axis_.ops[execution]]; }
 
@@ -75,7 +76,10 @@ private:
     std::vector<char> is_gone_;
     std::vector<std::vector<int>> removed_;
     Marks in_removed_, in_group_, in_owners_;
-    std::vector<int> removing_;
+    // Of the last call of `find_step`, and what it works with: thousands of calls share their memory.
+    Step step_;
+    std::vector<int> group_, stack_, owners_;
+    std::vector<std::pair<int, Int>> turns_;
 };
 
 }  // namespace remat

@@ -76,11 +76,13 @@ std::vector<Eviction> LocalSearch::choose(const Axis& axis, const Excess& excess
     const bool counts_all = random_.uniform() < WHOLE_SHARE;
     std::vector<Eviction> found = list_evictions(axis, moment);
     std::vector<std::pair<double, int>> order;
+    order.reserve(found.size());
     for (std::size_t k = 0; k < found.size(); ++k) {
         order.emplace_back(price(axis, excess, found[k], counts_all), static_cast<int>(k));
     }
     std::sort(order.begin(), order.end());
     std::vector<Eviction> cheapest_first;
+    cheapest_first.reserve(found.size());
     for (const auto& [_, k] : order) cheapest_first.push_back(std::move(found[k]));
     return take_together(axis, cheapest_first, excess.at(moment), MOST_TOGETHER);
 }
