@@ -87,12 +87,25 @@ class Scratch:
     def _weight_gradient_bytes(self) -> int:
         """All that is there, but for the image's gradient."""
         sizes = self.convolution
-        if not (sizes.is_refusable and self.kernels.refuses_weight_gradient(sizes)):
+        if not self._refuses_weight_gradient:
             copies = self._read_block + self._result_block + self._weight_block
             return copies + sizes.weight_bytes + self._gathered_bytes()
-        own = self.threads if is_shared(sizes, self.threads) else 1
-        unfolded = sizes.unfolded_bytes(math.prod(sizes.out))
-        return sizes.weight_bytes + own * (WEIGHT_COPIES * sizes.weight_bytes + unfolded)
+        own_bytes = WEIGHT_COPIES * sizes.weight_bytes + self._unfolded_for_weight_bytes
+        return sizes.weight_bytes + self._weight_gradients * own_bytes
+
+    @property
+    def _refuses_weight_gradient(self) -> bool:
+        return self.convolution.is_refusable and self.kernels.refuses_weight_gradient(self.convolution)
+
+    @property
+    def _weight_gradients(self) -> int:
+        """How many threads unfold images for one, each its own."""
+        return self.threads if is_shared(self.convolution, self.threads) else 1
+
+    @property
+    def _unfolded_for_weight_bytes(self) -> int:
+        """Of one image, for the gradient of the weight."""
+        return self.convolution.unfolded_bytes(math.prod(self.convolution.out))
 
     def _unfolded_at_once_bytes(self) -> int:
         """By each thread."""

@@ -10,10 +10,12 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 # torch leaves single images of up to so many elements to its own kernels, unless both sides of the kernel are longer
-# than 3.
+# than 3. It multiplies the first four sizes of what is read, so of three dimensions the last is left out
+# (`ConvParams::use_mkldnn` in `Convolution.cpp`, 2.13).
 OWN_ELEMENTS = 20_480
 OWN_KERNEL = 3
-# What becomes of convolutions over more is not known.
+COUNTED_DIMENSIONS = 2
+# Which of convolutions over more oneDNN's kernels refuse is not known.
 MOST_DIMENSIONS = 2
 HALF_BYTES = 2
 # Up to this size of a kernel oneDNN has one of its own for the gradient of a depthwise weight.
@@ -63,7 +65,12 @@ class Convolution:
         Not in other types than float32, over three dimensions, or a transposed one with every channel a group.
         """
         is_known = not (self.is_separate and self.is_transposed)
-        return self.is_float32 and is_known and len(self.image) <= MOST_DIMENSIONS
+        return self.is_float32 and is_known and not self.is_volume
+
+    @property
+    def is_volume(self) -> bool:
+        """Whether it is over three dimensions."""
+        return len(self.image) > MOST_DIMENSIONS
 
     @property
     def reach(self) -> list[int]:
@@ -122,24 +129,25 @@ class Convolution:
     @property
     def is_left_to_torch(self) -> bool:
         """Whether torch computes it without oneDNN, unfolding all that the kernel sees."""
-        if self.groups > 1 or len(self.image) > MOST_DIMENSIONS:
+        if self.groups > 1:
             return False
         is_long = len(self.kernel) > 1 and min(self.kernel[-2:]) > OWN_KERNEL
         channels, read = (self.outputs, self.out) if self.is_transposed else (self.inputs, self.image)
-        return not self.is_onednn or (
-            self.is_refusable and self.batch == 1 and channels * math.prod(read) <= OWN_ELEMENTS and not is_long
-        )
+        is_small = self.batch == 1 and channels * math.prod(read[:COUNTED_DIMENSIONS]) <= OWN_ELEMENTS
+        return not self.is_onednn or (self.is_float32 and is_small and not is_long)
 
     def unfolded_by_torch_bytes(self, *, is_backward: bool) -> int:
         """Where it is left to torch; what is multiplied as it lies is not unfolded.
 
-        All images at once (`slow_conv2d`, `slow_conv_transpose2d`), or one after another where the kernel has gaps
-        (`slow_conv_dilated2d`) and for gradients of transposed ones (torch 2.13).
+        All images at once (`slow_conv2d`, `slow_conv3d`, `slow_conv_transpose2d`), or one after another where the
+        kernel has gaps (`slow_conv_dilated2d`), for gradients of transposed ones and all of those over three dimensions
+        (`slow_conv_transpose3d`, torch 2.13).
         """
         is_plain = self.is_point and not (self.is_strided or any(self.padding) or self.has_gaps)
-        if is_plain and (is_backward or not self.is_transposed):
+        lies_ready = is_backward if self.is_transposed else not (is_backward and self.is_volume)
+        if is_plain and lies_ready:
             return 0
-        is_by_image = is_backward if self.is_transposed else self.has_gaps
+        is_by_image = (is_backward or self.is_volume) if self.is_transposed else self.has_gaps
         return (1 if is_by_image else self.batch) * self.unfolded_bytes(math.prod(self.out))
 
     def padding_behind(self, count: int, dimension: int = -1) -> int:

@@ -17,7 +17,7 @@ from dataclasses import dataclass
 
 from ..formula.pieces import round_up
 from .blocked_convolution import PRIMITIVE_BYTES, Scratch
-from .channels_last import NARROW_BLOCK, PAGE, WEIGHT_COPIES, is_shared, strided_bytes
+from .channels_last import NARROW_BLOCK, PAGE, WEIGHT_COPIES, strided_bytes
 from .convolution import Convolution
 
 CHANNELS = 16
@@ -66,9 +66,8 @@ class HalfScratch(Scratch):
         if sizes.has_own_depthwise:
             return super()._weight_gradient_bytes()
         if _is_weight_gradient_refused(sizes):
-            own = self.threads if is_shared(sizes, self.threads) else 1
             copies = WEIGHT_COPIES * sizes.weight_bytes
-            return sizes.weight_bytes + copies + own * (copies + sizes.unfolded_bytes(math.prod(sizes.out)))
+            return sizes.weight_bytes + copies + self._weight_gradients * (copies + self._unfolded_for_weight_bytes)
         weight = sizes.weight_bytes if _is_first(sizes) else self._weight_block
         copies = self._read_block + self._result_block + weight
         return copies + max(sizes.weight_bytes, self.turned_bytes())
@@ -81,6 +80,11 @@ class HalfScratch(Scratch):
         if _is_point(self.convolution):
             return self._turned_points() + self._gathered_bytes()
         return self._turned(turns_few=is_relaid)
+
+    @property
+    def _images_shared(self) -> int:
+        """Over how many threads, for the gradient of a weight; each sums one."""
+        return _Sharing(self.convolution, self.threads).images()
 
     @property
     def _unfolding(self) -> int:
@@ -99,7 +103,7 @@ class HalfScratch(Scratch):
     def _turned(self, *, turns_few: bool) -> int:
         """Images and results, row by row."""
         sizes = self.convolution
-        over = _Sharing(sizes, self.threads).images()
+        over = self._images_shared
         read = turns_few * sizes.inputs if _is_first(sizes) else self._padded(sizes.inputs)
         image = _row(sizes) * math.prod(sizes.image[:-1]) * read
         result = round_up(1, sizes.out[-1], 2) * math.prod(sizes.out[:-1]) * self._padded(sizes.outputs)

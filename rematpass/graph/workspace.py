@@ -25,6 +25,7 @@ from .half_products import half_product_bytes
 from .layouts import convolved, is_dense, is_of_images, weight_copy_bytes
 from .op_traits import base_name, kind_of, tensor_at
 from .sizes import bytes_of, concrete, is_row_major
+from .volume_convolution import HalfVolumeScratch, VolumeScratch
 
 # Copies that linear algebra makes of what it reads first: of all of it, and of one matrix of a batch (2026-11, torch
 # 2.13, 64 to 512 rows; LAPACK's own scratch for small matrices in the latter). Others took less than 6 %.
@@ -138,8 +139,8 @@ def _find_scratch(node: fx.Node) -> Scratch | None:
         is_float32=image.dtype is weight.dtype is torch.float32,
         is_onednn=is_onednn(image.dtype),
     )
-    kind = HalfScratch if convolution.is_half else Scratch
-    return kind(convolution, find_kernels(cpu_capability()), num_threads())
+    kinds = (VolumeScratch, HalfVolumeScratch) if convolution.is_volume else (Scratch, HalfScratch)
+    return kinds[convolution.is_half](convolution, find_kernels(cpu_capability()), num_threads())
 
 
 def _per_dimension(step: object, count: int) -> list[int]:
