@@ -5,7 +5,6 @@ In: one FX node with fake tensors. Out: bytes. Never counts what the operator re
 
 from __future__ import annotations
 
-import math
 from collections.abc import Sequence
 from typing import Any, cast
 
@@ -25,21 +24,8 @@ from .half_products import half_product_bytes
 from .layouts import convolved, is_dense, is_of_images, weight_copy_bytes
 from .op_traits import base_name, kind_of, tensor_at
 from .sizes import bytes_of, concrete, is_row_major
+from .torch_scratch import scratch_everywhere, scratch_on_cpu
 from .volume_convolution import HalfVolumeScratch, VolumeScratch
-
-# Copies that linear algebra makes of what it reads first: of all of it, and of one matrix of a batch (2026-11, torch
-# 2.13, 64 to 512 rows; LAPACK's own scratch for small matrices in the latter). Others took less than 6 %.
-MATRIX_COPIES = {
-    "linalg_inv_ex": (1, 0),
-    "linalg_qr": (0, 1),
-    "linalg_householder_product": (0, 1),
-    "_linalg_eigh": (0, 2),
-    "_linalg_svd": (1, 1),
-    "cholesky_solve": (1, 1),
-}
-# The same on every device: it is made of torch's own products (`linalg_matrix_exp` in `LinearAlgebra.cpp`). What is
-# close to zero takes 8, a batch 10.
-EXPONENTIAL_COPIES = 12
 
 
 def workspace_bytes(node: fx.Node, device_type: str = "cpu", *, is_relaid: bool = False) -> int:
@@ -60,8 +46,9 @@ def workspace_parts(node: fx.Node, device_type: str = "cpu", *, is_relaid: bool 
     if node.op != "call_function":
         return ()
     name = base_name(node.target)
-    if name == "linalg_matrix_exp":
-        return (Part("round_up", (1, EXPONENTIAL_COPIES * _matrix_bytes(node)[0], 1)),)
+    everywhere = scratch_everywhere(node, name)
+    if everywhere:
+        return (Part("round_up", (1, everywhere, 1)),)
     if device_type != "cpu":
         size = _turned_bytes(node) + (weight_copy_bytes(node) + _copied_parts(node) if is_relaid else 0)
         return (Part("round_up", (1, size, 1)),) if size else gpu_attention_parts(node)
@@ -74,15 +61,11 @@ def workspace_parts(node: fx.Node, device_type: str = "cpu", *, is_relaid: bool 
 def _cpu_scratch(node: fx.Node, name: str, *, is_relaid: bool) -> int:
     if name in ("convolution", "convolution_backward"):
         return _cpu_convolution_channels_last(node) if is_relaid and is_of_images(node) else _cpu_convolution(node)
-    if name in ("_fft_c2c", "_fft_c2r"):
-        return _cpu_fourier(node)
     if name == "grid_sampler_2d_backward" and is_relaid:
         return bytes_of(tensor_at(node, 0))  # a contiguous copy of the gradient (`GridSamplerKernel.cpp`, 2.13)
-    if name in MATRIX_COPIES:
-        return sum(n * size for n, size in zip(MATRIX_COPIES[name], _matrix_bytes(node), strict=True))
     if name == "scatter_add":
         return _cpu_scatter(node) if is_relaid else 0
-    return half_product_bytes(node)
+    return scratch_on_cpu(node, name) or half_product_bytes(node)
 
 
 def _cpu_attention(node: fx.Node, *, is_backward: bool) -> tuple[Part, ...]:
@@ -210,26 +193,6 @@ def _is_of_generated(argument: object) -> bool:
     if not isinstance(base, fx.Node) or kind_of(base) not in (Kind.POINTWISE, Kind.REDUCTION):
         return False
     return all(isinstance(size, int) for size in base.meta["val"].shape)
-
-
-def _cpu_fourier(node: fx.Node) -> int:
-    """Copies of the input: measured 2026-11 (torch 2.13), none where the innermost dimension alone is transformed.
-
-    Back to real numbers over several dimensions takes two, between complex ones over outer dimensions one.
-    """
-    tensor, dimensions = tensor_at(node, 0), node.args[1]
-    if tensor is None or not isinstance(dimensions, (list, tuple)):
-        return 0
-    is_inner = tensor.ndim - 1 in dimensions or -1 in dimensions
-    copies = 2 * (len(dimensions) > 1) if base_name(node.target) == "_fft_c2r" else 1 - is_inner
-    return copies * bytes_of(tensor)
-
-
-def _matrix_bytes(node: fx.Node) -> tuple[int, int]:
-    """Bytes of what is read first, and of one matrix of it."""
-    tensor = tensor_at(node, 0)
-    matrices = math.prod(concrete(size) for size in tensor.shape[:-2]) if tensor is not None else 1
-    return bytes_of(tensor), bytes_of(tensor) // max(matrices, 1)
 
 
 def _refolded_bytes(argument: object) -> int:

@@ -1,0 +1,169 @@
+"""Scratch of operators that torch computes with temporary tensors, or hands to LAPACK.
+
+In: a node, the name of its operator. Out: bytes beyond what it returns; 0 where none are known. Never prices.
+
+Read off torch 2.13, or measured (2026-11) where that is said; what takes less than a few percent of what it reads and
+returns is left out.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from typing import cast
+
+import torch
+from torch import fx
+
+from .op_traits import tensor_at
+from .sizes import bytes_of, concrete
+from .words import words
+
+# Copies that linear algebra makes of what it reads first: of all of it, and of one matrix of a batch (measured on 32 to
+# 512 rows; LAPACK's own scratch for small matrices in the latter). Others took less than 6 %.
+MATRIX_COPIES = {
+    "linalg_inv_ex": (1, 0),
+    "linalg_qr": (0, 1),
+    "linalg_householder_product": (0, 1),
+    "linalg_eig": (3, 5),
+    "linalg_pinv": (3, 0),
+    "_linalg_eigh": (0, 2),
+    "_linalg_svd": (1, 1),
+    "cholesky_solve": (1, 1),
+}
+# Which operand that is, where it is not the first.
+MATRIX_OPERAND = {"cholesky_solve": 1}
+# `linalg_matrix_exp` in `LinearAlgebra.cpp`: what is close to zero takes 8, a batch 10.
+EXPONENTIAL_COPIES = 12
+# Copies of the list of what is summed in bags; of the gradient, where the largest was taken (measured).
+LIST_COPIES, LARGEST_COPIES = 4, 3
+LARGEST = 2  # as a mode of `embedding_bag`
+BAG_MODE = 8  # the argument of its gradient that says which
+
+# Operators that compute a complex result, then copy its real part (`unary_op_impl_with_complex_to_float_out` in
+# `UnaryOps.cpp`), and those before which a CPU makes operands complex that are not (`TensorIterator.cpp`).
+_TO_REAL = words("abs angle")
+_ARITHMETIC = words("add div mul pow rsub sub")
+
+INDEX_BYTES = 8
+UNROLLED = 7  # the argument of `_trilinear` that says along which dimension it goes place by place
+
+
+def scratch_everywhere(node: fx.Node, name: str) -> int:
+    """On every device: what is made of torch's own operators."""
+    first = tensor_at(node, 0)
+    if name == "linalg_matrix_exp":
+        return EXPONENTIAL_COPIES * bytes_of(first)
+    if name in _TO_REAL and first is not None and first.dtype.is_complex:
+        return bytes_of(first)
+    return _trilinear(node) if name == "_trilinear" else 0
+
+
+def scratch_on_cpu(node: fx.Node, name: str) -> int:
+    """On a CPU."""
+    if name in MATRIX_COPIES:
+        return _matrix(node, name)
+    if name in _ARITHMETIC:
+        return _made_complex(node)
+    return _KNOWN[name](node) if name in _KNOWN else 0
+
+
+def _matrix(node: fx.Node, name: str) -> int:
+    tensor = tensor_at(node, MATRIX_OPERAND.get(name, 0))
+    matrices = math.prod(concrete(size) for size in tensor.shape[:-2]) if tensor is not None else 1
+    of_all, of_one = MATRIX_COPIES[name]
+    return of_all * bytes_of(tensor) + of_one * (bytes_of(tensor) // max(matrices, 1))
+
+
+def _made_complex(node: fx.Node) -> int:
+    """Operands of a complex result that are not."""
+    result = node.meta.get("val")
+    if not isinstance(result, torch.Tensor) or not result.dtype.is_complex:
+        return 0
+    operands = (tensor_at(node, i) for i in range(2))
+    return sum(_elements(t) * result.element_size() for t in operands if t is not None and t.dtype != result.dtype)
+
+
+def _fourier(node: fx.Node) -> int:
+    """Copies of the input: measured, none where the innermost dimension alone is transformed.
+
+    Back to real numbers over several dimensions takes two, between complex ones over outer dimensions one.
+    """
+    tensor, dimensions = tensor_at(node, 0), node.args[1]
+    if tensor is None or not isinstance(dimensions, (list, tuple)):
+        return 0
+    is_inner = tensor.ndim - 1 in dimensions or -1 in dimensions
+    result = cast("torch.Tensor", node.meta["val"])
+    copies = 1 - is_inner if result.dtype.is_complex else 2 * (len(dimensions) > 1)
+    return copies * bytes_of(tensor)
+
+
+def _trilinear(node: fx.Node) -> int:
+    """The product of the first two factors and with the third, for one place of a dimension at a time.
+
+    `_trilinear` in `Linear.cpp`; a dimension that the third factor lacks is summed in the first product.
+    """
+    factors = [tensor_at(node, i) for i in range(3)]
+    absent = [cast("Sequence[int]", expand) for expand in node.args[3:6]]
+    summed, one_by_one = cast("Sequence[int]", node.args[6]), node.args[UNROLLED] if len(node.args) > UNROLLED else 1
+    if any(factor is None for factor in factors):
+        return 0
+    spread = [_spread(cast("torch.Tensor", f), missing) for f, missing in zip(factors, absent, strict=True)]
+    first = last = 1
+    for dimension, sizes in enumerate(zip(*spread, strict=True)):
+        if dimension == one_by_one:
+            continue
+        is_summed = dimension in summed
+        first *= 1 if is_summed and dimension in absent[2] else max(sizes[:2])
+        last *= 1 if is_summed else max(sizes)
+    return (first + last) * cast("torch.Tensor", node.meta["val"]).element_size()
+
+
+def _spread(factor: torch.Tensor, absent: Sequence[int]) -> list[int]:
+    """Its sizes, 1 where it lacks a dimension."""
+    own = iter(factor.shape)
+    return [1 if d in absent else concrete(next(own)) for d in range(factor.ndim + len(absent))]
+
+
+def _elements(tensor: torch.Tensor | None) -> int:
+    return 0 if tensor is None else math.prod(map(concrete, tensor.shape))
+
+
+def _kth(node: fx.Node) -> int:
+    """A copy, and its indices (`kthvalue` in `Sorting.cpp`)."""
+    return bytes_of(tensor_at(node, 0)) + INDEX_BYTES * _elements(tensor_at(node, 0))
+
+
+def _selected(node: fx.Node) -> int:
+    """The elements chosen, padded, and places of a mask that chooses all (`masked_scatter_backward`)."""
+    gradient = tensor_at(node, 0)
+    each = 2 * gradient.element_size() if gradient is not None else 0
+    return _elements(tensor_at(node, 1)) * (INDEX_BYTES + each)
+
+
+def _bag_gradient(node: fx.Node) -> int:
+    gradient, indices, sizes = (tensor_at(node, i) for i in (0, 1, 4))
+    if node.args[BAG_MODE] == LARGEST:
+        return LARGEST_COPIES * bytes_of(gradient) + bytes_of(sizes)
+    return LIST_COPIES * bytes_of(indices)
+
+
+def _shrunk_rows(node: fx.Node) -> int:
+    """Rows are shrunk before columns (`separable_upsample_generic_Nd_kernel_impl` in `UpSampleKernel.cpp`)."""
+    image, result = tensor_at(node, 0), node.meta.get("val")
+    if image is None or not isinstance(result, torch.Tensor):
+        return 0
+    return bytes_of(image) // concrete(image.shape[-1]) * concrete(result.shape[-1])
+
+
+_KNOWN: dict[str, Callable[[fx.Node], int]] = {
+    "_embedding_bag_backward": _bag_gradient,
+    "_fft_c2c": _fourier,
+    "_fft_c2r": _fourier,
+    "_upsample_bicubic2d_aa": _shrunk_rows,
+    "_upsample_bilinear2d_aa": _shrunk_rows,
+    "kthvalue": _kth,
+    "masked_scatter_backward": _selected,
+    "multinomial": lambda node: bytes_of(tensor_at(node, 0)),
+    "nonzero_static": lambda node: INDEX_BYTES * _elements(tensor_at(node, 0)),
+}
