@@ -35,7 +35,8 @@ MATRIX_COPIES = {
 MATRIX_OPERAND = {"cholesky_solve": 1}
 # `linalg_matrix_exp` in `LinearAlgebra.cpp`: what is close to zero takes 8, a batch 10.
 EXPONENTIAL_COPIES = 12
-# Copies of the list of what is summed in bags; of the gradient, where the largest was taken (measured).
+# Copies for the gradient of bags: of the list of what is summed, or of the gradient where the largest was taken
+# (measured).
 LIST_COPIES, LARGEST_COPIES = 4, 3
 LARGEST = 2  # as a mode of `embedding_bag`
 BAG_MODE = 8  # the argument of its gradient that says which
@@ -134,6 +135,12 @@ def _kth(node: fx.Node) -> int:
     return bytes_of(tensor_at(node, 0)) + INDEX_BYTES * _elements(tensor_at(node, 0))
 
 
+def _found(node: fx.Node) -> int:
+    """Places of all elements, should all be chosen (`nonzero_static_out_cpu` in `TensorAdvancedIndexing.cpp`)."""
+    tensor = tensor_at(node, 0)
+    return 0 if tensor is None else INDEX_BYTES * tensor.ndim * _elements(tensor)
+
+
 def _selected(node: fx.Node) -> int:
     """The elements chosen, padded, and places of a mask that chooses all (`masked_scatter_backward`)."""
     gradient = tensor_at(node, 0)
@@ -157,6 +164,7 @@ def _shrunk_rows(node: fx.Node) -> int:
 
 
 _KNOWN: dict[str, Callable[[fx.Node], int]] = {
+    "_embedding_bag": lambda node: bytes_of(tensor_at(node, 1)),
     "_embedding_bag_backward": _bag_gradient,
     "_fft_c2c": _fourier,
     "_fft_c2r": _fourier,
@@ -165,5 +173,5 @@ _KNOWN: dict[str, Callable[[fx.Node], int]] = {
     "kthvalue": _kth,
     "masked_scatter_backward": _selected,
     "multinomial": lambda node: bytes_of(tensor_at(node, 0)),
-    "nonzero_static": lambda node: INDEX_BYTES * _elements(tensor_at(node, 0)),
+    "nonzero_static": _found,
 }
