@@ -1,6 +1,7 @@
 """What each stage offers: kept bytes, peak while it runs, extra time.
 
-In: a `Program` and its `Stages`. Out: a `StageModel` per stage, equal stages computed once. Never looks beyond a stage.
+In: a `Program` and its `Stages`. Out: a `StageRun` for stages taken as one, equal ones modelled once. Never looks
+beyond them.
 """
 
 from __future__ import annotations
