@@ -132,7 +132,7 @@ def format_row(row: Row) -> str:
 
 
 def summarise(rows: Sequence[Row]) -> dict[str, float]:
-    """How many operators of how many functions; how many are counted to 5 %, and the furthest to either side."""
+    """How many operators of how many functions; how many errors are at most 5 %, and the furthest to either side."""
     return {
         "functions": len({row.function for row in rows}),
         "operators": len(rows),

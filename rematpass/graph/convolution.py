@@ -15,7 +15,7 @@ from dataclasses import dataclass
 OWN_ELEMENTS = 20_480
 OWN_KERNEL = 3
 COUNTED_DIMENSIONS = 2
-# Which of convolutions over more oneDNN's kernels refuse is not known.
+# Which of convolutions over more oneDNN's kernels refuse is not known, but for gradients of weights (`_Volume`).
 MOST_DIMENSIONS = 2
 HALF_BYTES = 2
 # Up to this size of a kernel oneDNN has one of its own for the gradient of a depthwise weight.

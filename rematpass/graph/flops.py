@@ -20,7 +20,7 @@ from torch.utils.flop_counter import flop_registry
 from ..declared import DeclaredOp
 from ..errors import OptionError
 from .op_traits import inner_nodes
-from .sizes import concrete
+from .sizes import concrete, elements_of
 from .words import words
 
 Formula = Callable[..., int]
@@ -138,7 +138,7 @@ def _streamed_elements(node: fx.Node) -> int:
         return 0
     is_reduction = name in _UNTAGGED_REDUCTIONS or torch.Tag.reduction in getattr(node.target, "tags", ())
     shaped = [arg.meta.get("val") for arg in node.all_input_nodes] if is_reduction else node.meta.get("val")
-    return max(map(_numel, tensors_in(shaped)), default=0)
+    return max(map(elements_of, tensors_in(shaped)), default=0)
 
 
 def _flops_per_element(node: fx.Node) -> int:
@@ -208,11 +208,6 @@ def tensors_in(value: Any) -> Iterator[torch.Tensor]:
     elif isinstance(value, list | tuple):
         for item in value:
             yield from tensors_in(item)
-
-
-def _numel(tensor: torch.Tensor) -> int:
-    """Elements of a tensor whose sizes may be symbols."""
-    return math.prod(concrete(size) for size in tensor.shape)
 
 
 def _linear(layer_input: torch.Tensor, *_: Any, out_val: torch.Tensor, **__: Any) -> int:

@@ -53,9 +53,14 @@ def _first(*candidates: int | None) -> int:
     return next(c for c in candidates if c is not None)
 
 
+def elements_of(tensor: torch.Tensor | None) -> int:
+    """How many it has; 0 for none."""
+    return 0 if tensor is None else math.prod(map(concrete, tensor.shape))
+
+
 def bytes_of(tensor: torch.Tensor | None) -> int:
     """Bytes of its elements; 0 for none."""
-    return 0 if tensor is None else math.prod(map(concrete, tensor.shape)) * tensor.element_size()
+    return 0 if tensor is None else elements_of(tensor) * tensor.element_size()
 
 
 def is_row_major(tensor: torch.Tensor) -> bool:

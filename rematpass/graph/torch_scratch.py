@@ -16,7 +16,7 @@ import torch
 from torch import fx
 
 from .op_traits import tensor_at
-from .sizes import bytes_of, concrete
+from .sizes import bytes_of, concrete, elements_of
 from .words import words
 
 # Copies that linear algebra makes of what it reads first: of all of it, and of one matrix of a batch (measured on 32 to
@@ -82,7 +82,7 @@ def _made_complex(node: fx.Node) -> int:
     if not isinstance(result, torch.Tensor) or not result.dtype.is_complex:
         return 0
     operands = (tensor_at(node, i) for i in range(2))
-    return sum(_elements(t) * result.element_size() for t in operands if t is not None and t.dtype != result.dtype)
+    return sum(elements_of(t) * result.element_size() for t in operands if t is not None and t.dtype != result.dtype)
 
 
 def _fourier(node: fx.Node) -> int:
@@ -126,26 +126,22 @@ def _spread(factor: torch.Tensor, absent: Sequence[int]) -> list[int]:
     return [1 if d in absent else concrete(next(own)) for d in range(factor.ndim + len(absent))]
 
 
-def _elements(tensor: torch.Tensor | None) -> int:
-    return 0 if tensor is None else math.prod(map(concrete, tensor.shape))
-
-
 def _kth(node: fx.Node) -> int:
     """A copy, and its indices (`kthvalue` in `Sorting.cpp`)."""
-    return bytes_of(tensor_at(node, 0)) + INDEX_BYTES * _elements(tensor_at(node, 0))
+    return bytes_of(tensor_at(node, 0)) + INDEX_BYTES * elements_of(tensor_at(node, 0))
 
 
 def _found(node: fx.Node) -> int:
     """Places of all elements, should all be chosen (`nonzero_static_out_cpu` in `TensorAdvancedIndexing.cpp`)."""
     tensor = tensor_at(node, 0)
-    return 0 if tensor is None else INDEX_BYTES * tensor.ndim * _elements(tensor)
+    return 0 if tensor is None else INDEX_BYTES * tensor.ndim * elements_of(tensor)
 
 
 def _selected(node: fx.Node) -> int:
     """The elements chosen, padded, and places of a mask that chooses all (`masked_scatter_backward`)."""
     gradient = tensor_at(node, 0)
     each = 2 * gradient.element_size() if gradient is not None else 0
-    return _elements(tensor_at(node, 1)) * (INDEX_BYTES + each)
+    return elements_of(tensor_at(node, 1)) * (INDEX_BYTES + each)
 
 
 def _bag_gradient(node: fx.Node) -> int:
