@@ -3,10 +3,11 @@
 In: the cases of `bench/step_cases.py`. Out: per case and cost model the rank correlation between predicted and measured
 extra time along the frontier, a result as JSON. Never compares times of two runs.
 
-    python -m bench.ranking [--cases gpt2 unet] [--cost-models roofline measured] [--json [FILE]]
+    python -m bench.ranking [--cases gpt2 unet] [--cost-models roofline measured] [--pages released] [--json [FILE]]
 
 Plans at budgets spread between the fastest and the smallest are compiled, and all take turns. How well one half of the
-rounds ranks the plans of the other half ("repeatable") says how much of what is missing is noise.
+rounds ranks the plans of the other half ("repeatable") says how much of what is missing is noise. On a CPU the C
+library is told to hold on to its pages (see `bench/pages.py`), unless they are to be released.
 """
 
 from __future__ import annotations
@@ -27,6 +28,7 @@ import rematpass
 from bench.architectures import Case
 from bench.case_file import merge_cases, read_cases, write_cases
 from bench.conditions import describe_machine
+from bench.pages import can_hold_pages, hold_pages
 from bench.step_cases import SIZES, build
 from bench.step_variants import OURS, Runner, Variant, first_step, make_runner
 from rematpass.demo.train import choose_device
@@ -41,13 +43,14 @@ WANTED = 0.95
 
 @dataclass(frozen=True)
 class Settings:
-    """What is run: `points` budgets per case and cost model, `rounds` timed steps of each plan."""
+    """`points` budgets per case and cost model, `rounds` timed steps of each plan, pages held or released."""
 
     size: str
     device: torch.device
     cost_models: tuple[str, ...]
     points: int
     rounds: int
+    pages: str
     seed: int = 0
 
 
@@ -172,7 +175,13 @@ def parse_arguments(argv: Sequence[str] | None) -> argparse.Namespace:
     parser.add_argument("--device", default="auto", help="cpu, cuda or auto (default)")
     parser.add_argument("--cost-models", nargs="+", default=["roofline"], help="roofline, measured, files")
     parser.add_argument("--points", type=int, default=8, help="plans of each frontier (default: %(default)s)")
-    parser.add_argument("--rounds", type=int, default=15, help="timed steps of each plan (default: %(default)s)")
+    parser.add_argument("--rounds", type=int, default=45, help="timed steps of each plan (default: %(default)s)")
+    parser.add_argument(
+        "--pages",
+        choices=("held", "released"),
+        default="held" if can_hold_pages() else "released",
+        help="what the C library does with freed memory (default: %(default)s)",
+    )
     parser.add_argument(
         "--json", type=Path, nargs="?", const=Path(), metavar="FILE", help="default: ranking_DEVICE.json"
     )
@@ -197,7 +206,9 @@ def main(argv: Sequence[str] | None = None) -> int:
     """Run the cases."""
     arguments = parse_arguments(argv)
     models = tuple(arguments.cost_models)
-    settings = Settings(arguments.size, arguments.device, models, arguments.points, arguments.rounds)
+    settings = Settings(arguments.size, arguments.device, models, arguments.points, arguments.rounds, arguments.pages)
+    if settings.pages == "held":
+        hold_pages()
     cases = read_cases(arguments.json, SCHEMA)
     for name in arguments.cases:
         cases = merge_cases(cases, run_case(SIZES[arguments.size][name], settings))

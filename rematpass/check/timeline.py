@@ -281,9 +281,11 @@ class _Half:
             storage.needed_until = end if i in held else max(moments, default=-1)
 
     def _is_guarded(self, storage: _Storage) -> bool:
-        """Whether no result of its half may be written over it."""
+        """Whether no result of its half may be written over it: what the caller hands to the backward is not ours."""
+        if storage.born < 0:
+            return self._program.kind[storage.op] is Kind.INPUT
         marks = (self._program.is_scattered, self._program.is_joined)
-        return storage.born >= 0 and any(mark[storage.op] for mark in marks if mark)
+        return any(mark[storage.op] for mark in marks if mark)
 
     def _taken_over(self, made: int | None, sources: dict[int, set[Load]], inner: Sequence[int]) -> int:
         """Bytes of a dying input whose place a pointwise result takes, itself or after one of `inner` of its kernel."""

@@ -278,8 +278,13 @@ def check_backend(
         return check_budgets(make, Backend, step=step, count=count, **compared, **options)
 
 
-def measure_at_smallest(model: nn.Module, x: Tensor) -> tuple[int, int]:
-    """The measured peak of a step at the smallest budget that there is for it, and that budget, in bytes."""
+def measure_at_smallest(
+    model: nn.Module, x: Tensor, loss_of: Callable[[Any], Tensor] = lambda outputs: outputs
+) -> tuple[int, int]:
+    """The measured peak of a step at the smallest budget that there is for it, and that budget, in bytes.
+
+    What the model returns is held until the step is over; `loss_of` picks the loss from it.
+    """
     with pytest.raises(BudgetTooSmall) as refusal:
         rematpass.plan(model, args=(x,), memory_budget=1)
     budget = refusal.value.minimum_bytes
@@ -289,7 +294,8 @@ def measure_at_smallest(model: nn.Module, x: Tensor) -> tuple[int, int]:
 
     def step() -> None:
         model.zero_grad(set_to_none=True)
-        compiled(x).backward()
+        outputs = compiled(x)
+        loss_of(outputs).backward()
 
     step()
     model.zero_grad(set_to_none=True)

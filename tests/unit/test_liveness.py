@@ -5,6 +5,7 @@ from dataclasses import replace
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from rematpass.check.timeline import recount
 from rematpass.solve.liveness import find_lives, find_put_off, list_alive, simulate
 from rematpass.solve.order import forward_sequence
 from rematpass.solve.program import Kind, Schedule
@@ -201,6 +202,25 @@ def test_a_result_takes_over_only_what_it_reads_element_for_element():
     assert peak(lambda b, x: x) == 64 + 4
     assert peak(lambda b, x: b.view(x, 0)) == 64 + 4
     assert peak(lambda b, x: b.view(x, 1)) == 128
+
+
+def test_what_the_caller_hands_to_the_backward_is_not_written_over():
+    def peak(is_made_here):
+        b = Builder()
+        x = b.add(EXTERN, b.given(), size=4)
+        g = b.tangent(64)
+        source = b.add(EXTERN, g, size=64) if is_made_here else g
+        returned = b.add(EXTERN, b.add(POINTWISE, source, size=64), size=4)
+        program = b.finish([x], [returned], is_fusing=True)
+        backward = tuple(v for v, is_backward in enumerate(program.is_backward) if is_backward and v != g)
+        schedule = Schedule(forward_sequence(program), backward)
+        timeline = simulate(program, schedule)
+        assert recount(program, schedule) == [*timeline.forward_bytes, *timeline.backward_bytes]
+        return max(timeline.backward_bytes[is_made_here:])
+
+    held = 4  # x, which is returned
+    assert peak(is_made_here=True) == held + 64 + 4
+    assert peak(is_made_here=False) == held + 64 + 64
 
 
 def test_without_fusion_nothing_needs_a_mark():

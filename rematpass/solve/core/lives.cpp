@@ -149,8 +149,9 @@ private:
     std::vector<int> one_;  // what becomes one kernel, the last first
 };
 
-// Pointwise results in memory, each with the storages it reads last and could write over. Also those that a result of
-// the same kernel could write over, which this one then writes over: what that one alone reads there.
+// Pointwise results in memory, each with the storages it reads last and could write over: never what the caller handed
+// to the backward. Also those that a result of the same kernel could write over, which this one then writes over: what
+// that one alone reads there.
 class Dying {
 public:
     Dying(const Program& program, const Half& half)
@@ -158,7 +159,8 @@ public:
         const int count = half.count();
         std::vector<std::pair<int, int>> inner;
         for (int i = 0; i < count; ++i) {
-            if (i >= half.trace.given && program.is_guarded(half.trace.ops[i])) may_take_[i] = false;
+            const int op = half.trace.ops[i];
+            if (i < half.trace.given ? program.is_tangent(op) : program.is_guarded(op)) may_take_[i] = false;
             if (may_take_[i] && half.end[i] >= 0) is_last_[half.end[i]] = true;
             if (half.fusion.is_source[i] && !half.is_stored[i]) inner.emplace_back(half.runs_at[i], i);
         }
