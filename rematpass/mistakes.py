@@ -20,6 +20,8 @@ LOGITS = "logits and what the loss makes of them; a loss over chunks of the sequ
 # Logits are worth a word from this share of what a plan could move (2026-11). At half, small classifiers are told so,
 # too; at twice, only models whose words are most of their memory.
 LOGITS_SHARE = 0.05
+# Bytes of one number, as a loss is.
+LARGEST_LOSS = 8
 _CASTS = ("convert_element_type", "_to_copy")
 _HALF = ("float16", "bfloat16")
 
@@ -80,8 +82,28 @@ def _logits(facts: Facts, program: Program) -> set[int]:
     return {program.root[v] for v in found if not program.is_backward[v]}
 
 
-def find_notes(constraints: Constraints, dominating: Dominating | None) -> Iterator[str]:
-    """Sentences about the whole plan."""
+def idle_gradient_bytes(program: Program, alive: Sequence[tuple[int, int]], peak_bytes: int) -> int:
+    """Bytes of gradients that are handed in for outputs beside a loss, if they are much of a plan's peak; else 0.
+
+    Args:
+        program: what is planned.
+        alive: values that are live at the peak, and their bytes.
+        peak_bytes: of the plan.
+    """
+    handed = [v for v, kind in enumerate(program.kind) if kind is Kind.INPUT and program.is_backward[v]]
+    if all(program.size_bytes[v] > LARGEST_LOSS for v in handed):
+        return 0
+    found = sum(size for v, size in alive if v in handed)
+    return found if found >= LOGITS_SHARE * (peak_bytes - program.static_bytes) else 0
+
+
+def find_notes(constraints: Constraints, dominating: Dominating | None, idle_bytes: int) -> Iterator[str]:
+    """Sentences about the whole plan; `idle_bytes` as from `idle_gradient_bytes`."""
+    if idle_bytes:
+        yield (
+            f"{format_bytes(idle_bytes)} at the peak are gradients that autograd hands in for outputs beside the loss, "
+            "zeros where nobody uses them. Try: return the loss alone, or the others detached"
+        )
     asked = sum(wish is not None for wish in constraints.wishes)
     if asked:
         yield (

@@ -14,7 +14,7 @@ from .cost.values import Prices
 from .graph.constraints import Constraints
 from .graph.facts import Facts
 from .lives import find_role, record_lives
-from .mistakes import Dominating, find_flags, find_notes
+from .mistakes import Dominating, find_flags, find_notes, idle_gradient_bytes
 from .plan_types import (
     AliveRecord,
     Curve,
@@ -89,7 +89,7 @@ def record_plan(
         alive_at_peak=record_alive(inputs, point),
         cheaper=_neighbour(frontier.next_faster(point)),
         smaller=_neighbour(frontier.next_smaller(point)),
-        notes=_notes(inputs, frontier, request),
+        notes=_notes(inputs, frontier, request, point),
         graph_fingerprint=request.graph_fingerprint,
         lives=record_lives(inputs.program, inputs.facts, point.decision),
         plan_seconds=plan_seconds,
@@ -264,14 +264,17 @@ def _dominating(inputs: Inputs, frontier: Frontier) -> Dominating | None:
     )
 
 
-def _notes(inputs: Inputs, frontier: Frontier, request: Request) -> tuple[str, ...]:
+def _notes(inputs: Inputs, frontier: Frontier, request: Request, point: FrontierPoint) -> tuple[str, ...]:
     notes = list(request.notes)
     smallest = frontier.smallest
     if not frontier.is_complete:
         notes.append(
             f"time_limit ended the search after {frontier.simulated} plans; a longer one may find a better plan"
         )
-    notes += find_notes(inputs.constraints, _dominating(inputs, frontier))
+    program, schedule = inputs.program, point.decision.schedule
+    alive = list_alive(program, schedule, simulate(program, schedule).peak_position)
+    idle = idle_gradient_bytes(program, alive, point.peak_bytes)
+    notes += find_notes(inputs.constraints, _dominating(inputs, frontier), idle)
     notes += [
         f"{size.symbol} is a dynamic size without an upper bound, planned for {size.planned}; above it the step may "
         "need more than planned. Try: torch._dynamo.mark_dynamic(tensor, dim, max=...)"

@@ -51,13 +51,21 @@ def split_program(
     handed = [v for v in kept_order if joint.nodes[v].op != "get_attr"]
     kept = [environment[v] for v in handed if program.kind[v] is not Kind.SYMBOL]
     symbols = [environment[v] for v in handed if program.kind[v] is Kind.SYMBOL]
-    return torch_compat.extract_halves(
+    forward, backward = torch_compat.extract_halves(
         joint.gm,
         kept,
         symbols,
         num_fwd_outputs=joint.num_fwd_outputs,
         static_inputs=[environment[i] for i in joint.static_inputs],
     )
+    held_bytes = sum(program.size_bytes[v] for v in _held_roots(program))
+    backward.graph.output_node().meta[torch_compat.HELD_BYTES] = held_bytes
+    return forward, backward
+
+
+def _held_roots(program: Program) -> set[int]:
+    """Values in whose memory lies what the forward returns: its caller holds it while the backward runs."""
+    return {program.root[v] for v in program.forward_outputs}
 
 
 def _stored_in_place(joint: JointProgram, program: Program, decision: Decision, *, is_ample: bool) -> _Marked:
@@ -86,6 +94,7 @@ def _expand(joint: JointProgram, program: Program, decision: Decision, marked: _
     Returns the node of each value's first computation.
     """
     graph = fx.Graph(joint.gm)
+    held = _held_roots(program)
     latest: dict[fx.Node, fx.Node] = {}
     first: dict[int, fx.Node] = {}
     for value, is_backward, position in _executed(joint, program, decision):
@@ -94,6 +103,7 @@ def _expand(joint: JointProgram, program: Program, decision: Decision, marked: _
         if is_backward is not None:
             latest[node].meta.update(torch_compat.half_tag(is_backward=is_backward))
             latest[node].meta[torch_compat.SCRATCH_BYTES] = program.workspace_bytes[value]
+            latest[node].meta[torch_compat.HELD] = program.root[value] in held
             if position in marked[is_backward]:
                 latest[node] = _stored_here(latest[node])
         first.setdefault(value, latest[node])

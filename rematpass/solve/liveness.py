@@ -7,7 +7,8 @@ inside its readers unless something needs it in memory - an op that is not gener
 the graph's output, several uses of an expensive function or of many inputs, a function of too many steps - or it is
 random numbers. Its own inputs then live until those readers have run. So do those of what is stored for one of the
 latter reasons and read by the very next kernel alone: the two are one. A pointwise result may take over a dying input
-of the same size that it reads element for element. An executor that does not fuse stores everything.
+of the same size that it reads element for element, unless the caller handed it to the backward. An executor that does
+not fuse stores everything.
 
 The counting itself is compiled: core/trace.cpp (which execution each read sees), core/stored.cpp (what reaches memory)
 and core/lives.cpp (when it comes and goes).

@@ -42,7 +42,7 @@ from .fakes import (
     use_gpu_attention,
     use_modes_of,
 )
-from .fusion import SCRATCH_BYTES, STORE_HERE
+from .fusion import HELD, HELD_BYTES, SCRATCH_BYTES, STORE_HERE
 from .graphs import (
     NO_VERSION_CHECK,
     checkpoint_region,
@@ -78,6 +78,8 @@ from .sizes import evaluated, traced_with, upper_bounds
 
 __all__ = [
     "COMPILED_NODE",
+    "HELD",
+    "HELD_BYTES",
     "IMAGE_RANK",
     "NO_VERSION_CHECK",
     "SCRATCH_BYTES",

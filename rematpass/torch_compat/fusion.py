@@ -24,6 +24,10 @@ FUSION_REACH = 4
 STORE_HERE = "inductor_realize_to_strides"
 # Set in a node's `meta` by us: bytes that its operator allocates while it runs, and frees.
 SCRATCH_BYTES = "rematpass_scratch_bytes"
+# Set in a node's `meta` by us: the forward returns it, and its caller holds it, whoever reads it last in the backward.
+HELD = "rematpass_held"
+# Set in the `meta` of the backward's output by us: bytes of all that is held so, also what the backward is not handed.
+HELD_BYTES = "rematpass_held_bytes"
 
 
 def guarded_choices(room_bytes: int) -> Any:
@@ -101,7 +105,7 @@ def _find_call_ends(scheduler: Any, room_bytes: int) -> Iterator[str]:
 
     Counted too high where a kernel writes over what it reads, so calls may be shorter than they could.
     """
-    size = _buffer_bytes(scheduler)
+    size, room_bytes = _buffer_bytes(scheduler), room_bytes - _held_bytes()
     live, dead = sum(count for name, count in size.items() if name not in scheduler.name_to_buf), 0
     made: set[str] = set()
     for nodes, following in itertools.pairwise((*_with_what_runs_nothing(scheduler.nodes), ())):
@@ -181,7 +185,7 @@ class _FusionGuard:
     """
 
     def __init__(self, room_bytes: int) -> None:
-        self._room = room_bytes
+        self._room = self._beside = room_bytes
         self._scheduler: Any = None
         self._nodes: list[Any] = []
         self._live: list[int] = []
@@ -206,7 +210,7 @@ class _FusionGuard:
         needed[0] += self._saved(low, inside) - self._saved_by_both(node1, node2, inside)
         # What is alive above the room is so only in the estimate; two that nothing is between add nothing to it.
         before = (self._live[i] - self._saved(i, set()) for i in places) if are_neighbours else ()
-        return bool(max(needed) <= max((self._room, *before)))
+        return bool(max(needed) <= max((self._beside, *before)))
 
     def _moved(self, node1: Any, node2: Any, low: int, high: int) -> Iterator[Any]:
         """What runs at `low` if the two are one: both, and what they need of what is before `high`."""
@@ -252,6 +256,7 @@ class _FusionGuard:
         nodes = sorted((n for group in scheduler.nodes for n in group.get_nodes()), key=lambda n: n.min_order)
         count = 1 + max((n.max_order for n in nodes), default=0)
         self._scheduler, self._first, self._last, self._size = scheduler, {}, {}, _buffer_bytes(scheduler)
+        self._beside = self._room - _held_bytes()
         self._nodes = [[] for _ in range(count)]
         for node in nodes:
             self._nodes[node.min_order].append(node)
@@ -333,8 +338,33 @@ def _output_names() -> list[str]:
     return list(V.graph.get_output_names())
 
 
+def _tangent_names() -> list[str]:
+    """Gradients that the caller hands to the half and lets go: Inductor does not count them (2.11-2.15)."""
+    from torch._inductor.virtualized import V
+
+    given = V.graph.graph_inputs.items()
+    return [name for name, value in given if name.startswith("tangents") and hasattr(value, "get_size")]
+
+
+def _held_names() -> set[str]:
+    """Inputs of the half that the caller holds (`HELD`)."""
+    from torch._inductor.virtualized import V
+
+    lowered: Any = V.graph.module
+    given = lowered.graph.find_nodes(op="placeholder")
+    return {str(node.target) for node in given if node.meta.get(HELD)}
+
+
+def _held_bytes() -> int:
+    """What the caller holds while the half runs (`HELD_BYTES`)."""
+    from torch._inductor.virtualized import V
+
+    lowered: Any = V.graph.module
+    return int(lowered.graph.output_node().meta.get(HELD_BYTES, 0))
+
+
 def _buffer_bytes(scheduler: Any) -> dict[str, int]:
-    """Bytes of every buffer and of every graph input that dies inside (parameters do not), 2.11-2.15."""
+    """Bytes of every buffer and of every graph input that dies inside: neither parameters nor what the caller holds."""
     from torch._inductor.dependencies import StarDep
     from torch._inductor.memory import compute_size_for_scheduler_buffer, get_freeable_input_buf
     from torch._inductor.virtualized import V
@@ -342,7 +372,8 @@ def _buffer_bytes(scheduler: Any) -> dict[str, int]:
 
     sizes = {name: pair[1] for name, pair in compute_size_for_scheduler_buffer(scheduler.name_to_buf).items()}
     sizes.update((name, 0) for name, buffer in scheduler.name_to_buf.items() if _home(buffer) is not buffer)
-    for name in get_freeable_input_buf(scheduler.nodes, OrderedSet(V.graph.graph_inputs)):
+    freed = get_freeable_input_buf(scheduler.nodes, OrderedSet(V.graph.graph_inputs))
+    for name in {*freed, *_tangent_names()} - _held_names():
         # The whole of it: the size that comes with the name is what one kernel reads, of a slice half.
         sizes[name] = V.graph.get_dep_size_hint(StarDep(name))
     return sizes

@@ -146,3 +146,20 @@ def test_memory_that_does_not_fall_says_why():
     (note,) = (note for note in plan.notes if "hardly falls" in note)
     assert "gradients (1.0 MiB)" in note
     assert "parameters and inputs (1.0 MiB)" in note
+
+
+def test_outputs_beside_the_loss():
+    weight = torch.ones(16, 1000, requires_grad=True)
+
+    def step(x: torch.Tensor, *, is_returned: bool) -> object:
+        scores = x @ weight
+        loss = functional.log_softmax(scores, 1)[:, 0].sum()
+        return (loss, scores) if is_returned else loss
+
+    def notes(**how: bool) -> list[str]:
+        plan = rematpass.plan(step, (torch.ones(64, 16),), how, device="cpu", memory_budget="none")
+        return [note for note in plan.notes if "hands in" in note]
+
+    (note,) = notes(is_returned=True)
+    assert note.startswith("250.0 KiB at the peak")
+    assert notes(is_returned=False) == []

@@ -141,12 +141,13 @@ def simulate(kernels: list[Kernel], one: Kernel | None = None, other: Kernel | N
     return max(alive)
 
 
-def allows(room: int, one: Kernel, other: Kernel) -> bool:
+def allows(room: int, one: Kernel, other: Kernel, held: int = 0) -> bool:
     """The guard's answer where torch says what these kernels write and return."""
     kernels = one.scheduler.nodes
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(fusion, "_buffer_bytes", lambda _: {k.written: k.size for k in kernels})
         patch.setattr(fusion, "_output_names", lambda: [k.written for k in kernels if k.users == [OUTPUT]])
+        patch.setattr(fusion, "_held_bytes", lambda: held)
         return _FusionGuard(room).allows(one.scheduler, one, other)
 
 
@@ -222,6 +223,15 @@ def test_what_an_operator_takes_while_it_runs_is_counted():
     assert allows(11, kernels[1], kernels[3])  # counts what 0 wrote until 3 would have read it
 
 
+def test_what_the_caller_holds_leaves_less_room():
+    kernels = make_kernels([([], 2), ([0], 2), ([0], 2), ([1, 2], 1)])
+    fused = simulate(kernels, kernels[1], kernels[2])
+    assert fused > simulate(kernels)
+    assert allows(fused, kernels[1], kernels[2])
+    assert not allows(fused, kernels[1], kernels[2], held=1)
+    assert allows(fused + 1, kernels[1], kernels[2], held=1)
+
+
 def test_inductor_is_told_what_operators_take(monkeypatch):
     """What the plan counts for convolutions and their gradients stands on Inductor's own nodes."""
     planned, told = set(), set()
@@ -249,6 +259,30 @@ def test_inductor_is_told_what_operators_take(monkeypatch):
         torch.compile(model, backend="rematpass", options=options)(images).sum().backward()
     assert any(size for _, size in planned)
     assert told == planned
+
+
+def test_inductor_is_told_what_the_caller_holds(monkeypatch):
+    """What the forward returns, of which the backward is handed one, as it is part of what it needs."""
+    told = set()
+    fusions = fusion._held_bytes
+
+    def note_told():
+        told.add((fusions(), len(fusion._held_names())))
+        return fusions()
+
+    monkeypatch.setattr(fusion, "_held_bytes", note_told)
+    layer = torch.nn.Linear(64, 64)
+
+    def step(x):
+        score = torch.tanh(layer(x))
+        return score.square().sum(), score, 2 * score
+
+    x = torch.randn(8, 64)
+    largest = rematpass.plan(step, args=(x,), memory_budget="none").peak_bytes
+    torch._dynamo.reset()
+    with compile_uncached():
+        torch.compile(step, backend="rematpass", options={"memory_budget": largest})(x)[0].backward()
+    assert told == {(0, 0), (4 + 2 * 4 * 8 * 64, 1)}  # forward, backward
 
 
 @st.composite
