@@ -27,36 +27,19 @@ class Scored(nn.Module):
         return F.cross_entropy(scores, self.targets), scores
 
 
-class Traced(nn.Module):
-    """Loss and what came between the layers."""
-
-    def __init__(self):
-        super().__init__()
-        self.layers = nn.ModuleList(nn.Linear(64, 64) for _ in range(4))
-
-    def forward(self, x):
-        states = [x]
-        for layer in self.layers:
-            states.append(torch.tanh(layer(states[-1])))
-        return states[-1].square().mean(), *states[1:]
-
-
 class Words(nn.Module):
     """A language model with one table of words at both ends: the table's gradient is the last to be complete."""
 
-    def __init__(self, width=64, depth=3):
+    def __init__(self, width=64):
         super().__init__()
         self.words, self.places = nn.Embedding(CLASSES, width), nn.Embedding(LENGTH, width)
         self.first, self.drop = nn.LayerNorm(width), nn.Dropout(0.1)
-        self.norms = nn.ModuleList(nn.LayerNorm(width) for _ in range(depth))
-        self.ups = nn.ModuleList(nn.Linear(width, 2 * width) for _ in range(depth))
-        self.downs = nn.ModuleList(nn.Linear(2 * width, width) for _ in range(depth))
+        self.norm, self.up, self.down = nn.LayerNorm(width), nn.Linear(width, 2 * width), nn.Linear(2 * width, width)
         self.register_buffer("targets", torch.randint(0, CLASSES, (2, LENGTH)), persistent=False)
 
     def forward(self, ids):
         x = self.drop(self.first(self.words(ids) + self.places.weight))
-        for norm, up, down in zip(self.norms, self.ups, self.downs, strict=True):
-            x = norm(x + down(F.gelu(up(x))))
+        x = self.norm(x + self.down(F.gelu(self.up(x))))
         scores = F.linear(x, self.words.weight)
         return F.cross_entropy(scores.flatten(0, 1), self.targets.flatten()), scores
 
@@ -65,7 +48,6 @@ class Words(nn.Module):
     ("make", "given"),
     [
         pytest.param(Scored, lambda: torch.randn(64, 32), id="scored"),
-        pytest.param(Traced, lambda: torch.randn(512, 64), id="traced"),
         pytest.param(Words, lambda: torch.randint(0, CLASSES, (2, LENGTH)), id="words"),
     ],
 )
