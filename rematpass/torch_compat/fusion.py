@@ -231,9 +231,11 @@ class _FusionGuard:
     def _saved_by_both(self, node1: Any, node2: Any, inside: set[str]) -> int:
         """The same where the two run as one: no result takes the place of what is read besides, or after them.
 
-        What is written in the place of a result that is not stored lies where that would have lain.
+        What is written in the place of a result that is not stored lies where that would have lain; not where sums
+        part the loops that make and read it: then it has a buffer of its own for a row (`_loops_together`).
         """
         nodes = (*node1.get_nodes(), *node2.get_nodes())
+        passes = not any(node.is_reduction() and node.get_device().type == "cpu" for node in nodes)
         orders = range(min(node.min_order for node in nodes), max(node.max_order for node in nodes) + 1)
         between = [node for order in orders for node in self._nodes[order] if node not in nodes]
 
@@ -241,7 +243,7 @@ class _FusionGuard:
             dying = self._taken[node.min_order].get(result, ())
             blocked = inside.union(*map(_read_names, (*others, *between)))
             makers = ((n, name) for n in nodes for name in inside.intersection(_written_names(n), dying))
-            is_passed_on = any(has_place(n, name, [o for o in nodes if o is not n]) for n, name in makers)
+            is_passed_on = passes and any(has_place(n, name, [o for o in nodes if o is not n]) for n, name in makers)
             return not blocked.issuperset(dying) or is_passed_on
 
         saved = 0

@@ -168,6 +168,15 @@ def test_what_vanishes_passes_its_place_on():
     assert allows(0, kernels[1], kernels[2])  # adds nothing to what there is
 
 
+def test_a_row_of_its_own_has_no_place_to_pass_on():
+    """The same where 2 sums: what 1 writes for it is a buffer of a row, and what 0 wrote stays where it is."""
+    kernels = make_kernels([([], 4), ([0], 4), ([1], 4), ([2], 1)])
+    kernels[2].is_reduction = lambda: True
+    kernels[2].get_device = lambda: torch.device("cpu")
+    assert not allows(7, kernels[1], kernels[2])
+    assert allows(8, kernels[1], kernels[2])
+
+
 def test_loops_of_another_depth_share_no_rows():
     """Kernel 2 reads what 1 wrote: one buffer for a row between them, unless 0 goes through sums only."""
     kernels = make_kernels([([], 1), ([], 4), ([0, 1], 4), ([2], 1)])
