@@ -1,11 +1,14 @@
 """The pure parts of `bench/ranking.py`, and one run of the smallest case."""
 
 import json
+import subprocess
+import sys
+from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
 
-from bench import ranking
+from bench import pages, ranking
 from bench.ranking import extra_ms, format_cases, rank_correlation, summarise
 
 
@@ -71,3 +74,32 @@ def test_every_plan_is_timed_once_a_round():
     runners = [runner(), runner()]
     ranking.time_rounds(runners, 3)
     assert [r.times_ms for r in runners] == [[500.0] * 3] * 2
+
+
+@pytest.mark.skipif(not pages.can_hold_pages(), reason="another C library than glibc")
+def test_pages_that_are_held_stay_with_the_process():
+    """A large array is gone, and its pages are there."""
+    script = """
+import resource
+import sys
+import numpy as np
+from bench.pages import hold_pages
+
+def resident_mib():
+    return int(open("/proc/self/statm").read().split()[1]) * resource.getpagesize() / 2**20
+
+if sys.argv[1] == "held":
+    hold_pages()
+before = resident_mib()
+array = np.ones(64 * 2**17)
+del array
+print(resident_mib() - before)
+"""
+
+    def left_mib(how):
+        command = [sys.executable, "-c", script, how]
+        root = Path(__file__).parents[2]
+        return float(subprocess.run(command, capture_output=True, text=True, check=True, cwd=root).stdout)
+
+    assert left_mib("released") < 16
+    assert left_mib("held") > 48
