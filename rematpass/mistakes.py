@@ -10,6 +10,7 @@ from collections.abc import Iterator, Sequence
 
 from .graph.constraints import Constraints
 from .graph.facts import Facts
+from .plan_types import AliveRecord
 from .report.sizes import format_bytes
 from .solve.program import Decision, Kind, Program
 
@@ -82,19 +83,20 @@ def _logits(facts: Facts, program: Program) -> set[int]:
     return {program.root[v] for v in found if not program.is_backward[v]}
 
 
-def idle_gradient_bytes(program: Program, alive: Sequence[tuple[int, int]], peak_bytes: int) -> int:
+def idle_gradient_bytes(facts: Facts, program: Program, alive: Sequence[AliveRecord]) -> int:
     """Bytes of gradients that are handed in for outputs beside a loss, if they are much of a plan's peak; else 0.
 
     Args:
+        facts: names.
         program: what is planned.
-        alive: values that are live at the peak, and their bytes.
-        peak_bytes: of the plan.
+        alive: what is there at the peak.
     """
     handed = [v for v, kind in enumerate(program.kind) if kind is Kind.INPUT and program.is_backward[v]]
     if all(program.size_bytes[v] > LARGEST_LOSS for v in handed):
         return 0
-    found = sum(size for v, size in alive if v in handed)
-    return found if found >= LOGITS_SHARE * (peak_bytes - program.static_bytes) else 0
+    names = {facts.values[v].name for v in handed}
+    found = sum(row.bytes for row in alive if row.name in names)
+    return found if found >= LOGITS_SHARE * sum(row.bytes for row in alive if row.role != "input") else 0
 
 
 def find_notes(constraints: Constraints, dominating: Dominating | None, idle_bytes: int) -> Iterator[str]:

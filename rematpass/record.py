@@ -67,6 +67,7 @@ def record_plan(
 ) -> Plan:
     """The plan at `point` of the frontier."""
     timeline = simulate(inputs.program, point.decision.schedule)
+    alive = record_alive(inputs, point)
     bound_ns = frontier.bound_ns(request.budget_bytes, point)
     return Plan(
         graph_name=request.graph_name,
@@ -86,10 +87,10 @@ def record_plan(
         values=_flagged(inputs, point),
         timeline=_timeline(inputs, point, timeline),
         peak_position=timeline.peak_position,
-        alive_at_peak=record_alive(inputs, point),
+        alive_at_peak=alive,
         cheaper=_neighbour(frontier.next_faster(point)),
         smaller=_neighbour(frontier.next_smaller(point)),
-        notes=_notes(inputs, frontier, request, point),
+        notes=_notes(inputs, frontier, request, idle_gradient_bytes(inputs.facts, inputs.program, alive)),
         graph_fingerprint=request.graph_fingerprint,
         lives=record_lives(inputs.program, inputs.facts, point.decision),
         plan_seconds=plan_seconds,
@@ -264,17 +265,14 @@ def _dominating(inputs: Inputs, frontier: Frontier) -> Dominating | None:
     )
 
 
-def _notes(inputs: Inputs, frontier: Frontier, request: Request, point: FrontierPoint) -> tuple[str, ...]:
+def _notes(inputs: Inputs, frontier: Frontier, request: Request, idle_bytes: int) -> tuple[str, ...]:
     notes = list(request.notes)
     smallest = frontier.smallest
     if not frontier.is_complete:
         notes.append(
             f"time_limit ended the search after {frontier.simulated} plans; a longer one may find a better plan"
         )
-    program, schedule = inputs.program, point.decision.schedule
-    alive = list_alive(program, schedule, simulate(program, schedule).peak_position)
-    idle = idle_gradient_bytes(program, alive, point.peak_bytes)
-    notes += find_notes(inputs.constraints, _dominating(inputs, frontier), idle)
+    notes += find_notes(inputs.constraints, _dominating(inputs, frontier), idle_bytes)
     notes += [
         f"{size.symbol} is a dynamic size without an upper bound, planned for {size.planned}; above it the step may "
         "need more than planned. Try: torch._dynamo.mark_dynamic(tensor, dim, max=...)"
