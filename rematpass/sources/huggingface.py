@@ -34,7 +34,7 @@ _TOKEN_LABELS = ("CausalLM", "Seq2SeqLM", "MaskedLM", "LMHeadModel", "Conditiona
 
 
 def load_config(text: str, sizes: Sizes, settings: Mapping[str, str]) -> Source:
-    """The model of a configuration, as it is trained: with labels, without a cache.
+    """The model of a configuration, as it is trained: with labels, without a cache. All that it returns counts.
 
     Args:
         text: path of a config.json (or of a folder with one), or a model type of transformers such as "llama".
@@ -58,7 +58,7 @@ def load_config(text: str, sizes: Sizes, settings: Mapping[str, str]) -> Source:
         model.loss_type = _DEFAULT_LOSS  # what it falls back to, but with a warning that breaks the graph
     kwargs, words = _make_arguments(model, config, sizes)
     name = type(model).__name__
-    return Source(model, (), kwargs, _pick_loss if "labels" in kwargs else None, f"{name} of hf:{text}, {words}")
+    return Source(model, (), kwargs, None, f"{name} of hf:{text}, {words}")
 
 
 def _import_transformers() -> Any:
@@ -185,8 +185,3 @@ def _takes(model: Any, name: str) -> bool:
 
 def _has_token_labels(model: Any) -> bool:
     return any(mark in type(model).__name__ for mark in _TOKEN_LABELS)
-
-
-def _pick_loss(output: Any) -> Any:
-    """The loss that the model works out from its labels."""
-    return output.loss
