@@ -21,6 +21,7 @@ import torch
 from torch import fx
 
 from . import torch_compat
+from .accumulated import Accumulating, Built, beside, gradient_bytes
 from .device import make_settings
 from .emit.copies import copy_overwritten
 from .emit.layouts import note_layouts
@@ -37,6 +38,7 @@ from .options import Options, cache_dir, parse_options
 from .pipeline import Settings, needs_plan, plan_and_split, room_beside_inputs
 from .plan_types import Plan
 from .ranks import compare_plans
+from .report.sizes import format_bytes
 from .store import PlanStore
 from .verify import Listener, Remedy, verified
 
@@ -204,23 +206,22 @@ def compile_graph(
     with errors_pass():
         topic = plan_topic(gm, example_inputs, parsed)
         settings = _with_names(make_settings(parsed, device_type(example_inputs), topic, inputs=example_inputs), gm)
-    step = _Step(parsed, settings, topic, torch_compat.current_compile_wrapper())
-    is_verified = parsed.verify and _can_be_measured(gm, parsed)
-    lessons = Lessons(cache_dir(), step.key(settings)) if is_verified and may_learn(settings) else None
-    learned = lessons.recall() if lessons is not None else 0
-    later = torch_compat.keep_for_later(gm, example_inputs) if lessons is not None and not learned else None
-    compiled, made = step.compile(gm, example_inputs, learned)
-    if not (is_verified and made):
+    step = _Step(parsed, settings, topic, torch_compat.current_compile_wrapper(), listener)
+    is_open = settings.budget_bytes is not None and settings.replay is None
+    later = torch_compat.keep_for_later(gm, example_inputs) if is_open else None
+    gradients = gradient_bytes(example_inputs) if is_open else 0
+    is_above = settings.is_budget_above_inputs  # and above the gradients that are there
+    compiled, made = step.build(gm, example_inputs, 0 if is_above else gradients, later)
+    if not made or gradients or made[0].budget_bytes is None:
         return compiled
 
-    def plan_again(later: torch_compat.LaterCompilation, excess_bytes: int) -> tuple[Callable[..., Any], Plan]:
+    def again(later: torch_compat.LaterCompilation, gradients: int) -> Built:
         with later.surroundings():
-            compiled, made = step.compile(later.gm, later.inputs, excess_bytes)
-        return compiled, made[0]
+            compiled, made = step.build(later.gm, later.inputs, gradients, None)
+        return Built(compiled, made[0])
 
-    again = None if later is None else functools.partial(plan_again, later)
-    remedy = None if lessons is None else Remedy(lessons, again)
-    return verified(compiled, made, example_inputs, listener, remedy)
+    plan_beside = None if later is None else functools.partial(again, later)
+    return Accumulating(Built(compiled, made[0]), example_inputs, plan_beside)
 
 
 def _can_be_measured(gm: fx.GraphModule, options: Options) -> bool:
@@ -230,26 +231,59 @@ def _can_be_measured(gm: fx.GraphModule, options: Options) -> bool:
 
 
 class _Step:
-    """One dynamo graph, to be compiled with what is known of it, perhaps twice."""
+    """One dynamo graph, to be compiled with what is known of it, perhaps several times."""
 
-    def __init__(self, options: Options, settings: Settings, topic: str, wrapper: object | None) -> None:
-        self._options, self._settings, self._topic = options, settings, topic
+    def __init__(
+        self, options: Options, settings: Settings, topic: str, wrapper: object | None, listener: Listener | None
+    ) -> None:
+        self._options, self._settings, self._topic, self._listener = options, settings, topic, listener
         self._plans = _plans_of(wrapper)
         self._first: int | None = None
 
-    def key(self, settings: Settings) -> str:
+    def build(
+        self,
+        gm: fx.GraphModule,
+        inputs: Sequence[Any],
+        gradients: int,
+        later: torch_compat.LaterCompilation | None,
+    ) -> tuple[Callable[..., Any], list[Plan]]:
+        """The compiled step, verified where that was asked for, and its plans.
+
+        Args:
+            gm: the graph dynamo captured.
+            inputs: its inputs.
+            gradients: bytes of gradients of earlier backwards.
+            later: to plan anew what a measured step shows to be over its budget.
+        """
+        settings = beside(self._settings, gradients, has_run=self._first is not None)
+        is_verified = self._options.verify and _can_be_measured(gm, self._options)
+        lessons = Lessons(cache_dir(), self._key(settings)) if is_verified and may_learn(settings) else None
+        learned = lessons.recall() if lessons is not None else 0
+        compiled, made = self._compile(gm, inputs, corrected(settings, learned))
+        if not (is_verified and made):
+            return compiled, made
+
+        def again(later: torch_compat.LaterCompilation, excess_bytes: int) -> tuple[Callable[..., Any], Plan]:
+            with later.surroundings():
+                compiled, made = self._compile(later.gm, later.inputs, corrected(settings, excess_bytes))
+            return compiled, made[0]
+
+        plan_again = None if later is None or learned else functools.partial(again, later)
+        remedy = None if lessons is None else Remedy(lessons, plan_again)
+        return verified(compiled, made, inputs, self._listener, remedy), made
+
+    def _key(self, settings: Settings) -> str:
         """Under which its plans are stored."""
         parts = f"{settings.fingerprint} {self._topic} {torch_compat.config_state()}"
         return hashlib.sha256(parts.encode()).hexdigest()
 
-    def compile(
-        self, gm: fx.GraphModule, inputs: Sequence[Any], excess_bytes: int
+    def _compile(
+        self, gm: fx.GraphModule, inputs: Sequence[Any], settings: Settings
     ) -> tuple[Callable[..., Any], list[Plan]]:
         """The compiled step and its plans, which take the place of those of an earlier call for `plans()`."""
-        settings = corrected(self._settings, excess_bytes)
         patches = compile_patches(self._options, Partitioner(settings, self._options.on_error, is_guarded=True))
-        compiled, made = _compile_noted(gm, inputs, patches, self.key(settings))
-        compare_plans(self._topic, made)
+        compiled, made = _compile_noted(gm, inputs, patches, self._key(settings))
+        compare_plans(f"{self._topic}/{settings.beside_bytes}", made)
         first = len(self._plans) if self._first is None else self._first
         numbered = [_numbered(plan, first + i) for i, plan in enumerate(made)]
         self._plans[first : first + (0 if self._first is None else len(numbered))] = numbered
@@ -314,6 +348,11 @@ def _compile_noted(
         store.save(key, noted)
         return compiled, noted
     logger.info("rematpass: compiled step from the cache, plan from %s", key[:16])
+    for plan in stored:
+        if plan.budget_bytes is not None and plan.peak_bytes > plan.budget_bytes:
+            size, budget = format_bytes(plan.peak_bytes), format_bytes(plan.budget_bytes)
+            reasons = "; ".join(plan.notes)
+            warnings.warn(f"rematpass: the smallest peak is {size}, the budget {budget}: {reasons}", stacklevel=2)
     return compiled, list(stored)
 
 

@@ -45,16 +45,23 @@ class BudgetTooSmall(RematError, ValueError):  # noqa: N818  public name fixed b
         minimum_bytes: the smallest budget that works.
         largest: the largest tensors alive at the smallest plan's peak.
         pinned_bytes: what only the user's pins (`save`, MUST_SAVE) keep.
+        beside_bytes: of both budgets, what gradients of earlier backwards take while the step runs.
     """
 
     def __init__(
-        self, budget_bytes: int, minimum_bytes: int, largest: Sequence[AliveRecord] = (), pinned_bytes: int = 0
+        self,
+        budget_bytes: int,
+        minimum_bytes: int,
+        largest: Sequence[AliveRecord] = (),
+        pinned_bytes: int = 0,
+        beside_bytes: int = 0,
     ) -> None:
         self.budget_bytes = budget_bytes
         self.minimum_bytes = minimum_bytes
         self.largest = tuple(largest)
         self.pinned_bytes = pinned_bytes
-        super().__init__(budget_bytes, minimum_bytes, self.largest, pinned_bytes)
+        self.beside_bytes = beside_bytes
+        super().__init__(budget_bytes, minimum_bytes, self.largest, pinned_bytes, beside_bytes)
 
     def __str__(self) -> str:
         from .report.sizes import format_bytes
@@ -65,11 +72,17 @@ class BudgetTooSmall(RematError, ValueError):  # noqa: N818  public name fixed b
         pinned = (
             f"Your pins (save=, MUST_SAVE) keep {format_bytes(self.pinned_bytes)} of it.\n" if self.pinned_bytes else ""
         )
+        beside = (
+            f"Gradients of earlier backwards take {format_bytes(self.beside_bytes)} of it: they stay until the "
+            "optimizer has taken them.\n"
+            if self.beside_bytes
+            else ""
+        )
         alive = f"\nLargest tensors alive at the peak of the smallest plan:\n{rows}" if rows else ""
         return (
             f"memory budget too small: need {format_bytes(self.minimum_bytes)} ({self.minimum_bytes} bytes), "
             f"have {format_bytes(self.budget_bytes)} ({self.budget_bytes} bytes).\n"
-            f"The smallest budget that works is memory_budget={self.minimum_bytes}.{alive}\n{pinned}"
+            f"The smallest budget that works is memory_budget={self.minimum_bytes}.{alive}\n{pinned}{beside}"
             "Try: that budget; a smaller batch or sequence; or on_infeasible='warn' to run with the smallest peak "
             "possible."
         )

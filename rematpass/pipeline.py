@@ -68,6 +68,7 @@ class Settings:
         notes: sentences for the reader of the plan.
         replay: the plan to follow instead of making one.
         correction_bytes: by how much a measured step exceeded its prediction; left free where some plan can.
+        beside_bytes: of the budget, what is live throughout the step without being the graph's.
     """
 
     budget_bytes: int | None
@@ -85,6 +86,7 @@ class Settings:
     notes: tuple[str, ...] = ()
     replay: Plan | None = None
     correction_bytes: int = 0
+    beside_bytes: int = 0
 
 
 @dataclass(frozen=True)
@@ -173,6 +175,8 @@ def _request(facts: Facts, settings: Settings, graph_name: str) -> Request:
     budget = settings.budget_bytes
     if budget is not None and settings.is_budget_above_inputs:
         budget += facts.static_bytes
+    if budget is not None:
+        budget -= settings.beside_bytes
     graph = hashlib.sha256()
     for value in facts.values:
         graph.update(repr((value.name, value.op, value.inputs, value.shape, value.dtype)).encode())
@@ -203,7 +207,10 @@ def choose_point(frontier: Frontier, inputs: Inputs, request: Request, settings:
         return frontier.choose(request.budget_bytes - settings.correction_bytes) or smallest
     assert request.budget_bytes is not None
     pinned = sum(inputs.program.size_bytes[v] for v in inputs.constraints.pinned & smallest.decision.kept)
-    error = BudgetTooSmall(request.budget_bytes, smallest.peak_bytes, record_alive(inputs, smallest), pinned)
+    beside = settings.beside_bytes
+    error = BudgetTooSmall(
+        request.budget_bytes + beside, smallest.peak_bytes + beside, record_alive(inputs, smallest), pinned, beside
+    )
     if settings.on_infeasible == "error":
         raise error
     warnings.warn(f"{error}\nGoing on with the smallest peak.", stacklevel=2)

@@ -155,9 +155,10 @@ def count_bytes(model: object, dtype: torch.dtype | None = None) -> tuple[int, i
     sizes = []
     for kind in ("parameters", "buffers"):
         tensors = {id(t): t for module in find_modules(model) for t in getattr(module, kind)()}
-        sizes.append(sum(t.numel() * _item_bytes(t, dtype) for t in tensors.values()))
+        sizes.append(sum(t.numel() * item_bytes(t, dtype) for t in tensors.values()))
     return sizes[0], sizes[1]
 
 
-def _item_bytes(tensor: torch.Tensor, dtype: torch.dtype | None) -> int:
+def item_bytes(tensor: torch.Tensor, dtype: torch.dtype | None = None) -> int:
+    """Bytes of one element of a tensor, in `dtype` where it is floating."""
     return dtype.itemsize if dtype is not None and tensor.is_floating_point() else tensor.element_size()

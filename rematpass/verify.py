@@ -110,7 +110,7 @@ class Verified:
     def _awaited(self, inputs: tuple[Any, ...]) -> Any:
         """Wait for a first backward: it may be compiled when it runs, and a step counts after that."""
         outputs = self._compiled(*inputs)
-        node = _backward_of(_tensors_in(outputs))
+        node = backward_of(tensors_in(outputs))
 
         def after(*_: object) -> None:
             self._has_run = True
@@ -128,10 +128,10 @@ class Verified:
         tensors: list[torch.Tensor] = []
         try:
             outputs = self._compiled(*inputs)
-            tensors += _tensors_in(outputs)
+            tensors += tensors_in(outputs)
         finally:
             meter.end(tensors)
-        node = _backward_of(tensors)
+        node = backward_of(tensors)
         if node is not None:
             self._watch(node, meter)
         return outputs
@@ -215,12 +215,13 @@ def _report(found: Measurement) -> None:
     )
 
 
-def _tensors_in(outputs: Any) -> list[torch.Tensor]:
+def tensors_in(outputs: Any) -> list[torch.Tensor]:
+    """Those among what a compiled graph returns."""
     several = outputs if isinstance(outputs, (list, tuple)) else (outputs,)
     return [o for o in several if isinstance(o, torch.Tensor)]
 
 
-def _backward_of(outputs: Iterable[torch.Tensor]) -> Any | None:
+def backward_of(outputs: Iterable[torch.Tensor]) -> Any | None:
     """The autograd node of the compiled backward behind some outputs; None where no gradient is wanted."""
     nodes = [o.grad_fn for o in outputs if o.grad_fn is not None]
     for _ in range(_DEPTH):

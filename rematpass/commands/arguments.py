@@ -10,11 +10,14 @@ import argparse
 import functools
 from collections.abc import Callable
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from ..options import parse_memory_budget
 from ..sources.source import FORMS, Sizes, Source
 from ..sources.training_state import OPTIMIZERS, PRECISIONS, Optimizer
+
+if TYPE_CHECKING:
+    import torch
 
 EXIT_CODES = "exit code: 0 when it fits, 1 when it does not, 2 when it could not be run.\n"
 AUTOCASTS = ("bf16", "fp16")
@@ -29,6 +32,7 @@ class Work:
         device, dtype: where it runs, and in what; None: here, as it is.
         budget: of the whole device, as typed.
         optimizer_bytes: live from step to step beside the graph: states and master weights.
+        accumulated_bytes: gradients of earlier backwards, as the last of several backwards finds them.
         parameter_bytes, buffer_bytes: of the model.
         options: for the planner.
     """
@@ -38,6 +42,7 @@ class Work:
     dtype: str | None
     budget: str
     optimizer_bytes: int
+    accumulated_bytes: int
     parameter_bytes: int
     buffer_bytes: int
     options: dict[str, Any]
@@ -56,16 +61,21 @@ class Work:
             **self.options,
         }
 
+    @property
+    def beside_bytes(self) -> int:
+        """What is live beside the compiled step throughout."""
+        return self.optimizer_bytes + self.accumulated_bytes
+
     def graph_budget(self) -> int | str:
         """What is left of the budget for the compiled step, at least one byte."""
         from ..device import budget_on
 
-        if not self.optimizer_bytes:
+        if not self.beside_bytes:
             return self.budget
         total = budget_on(self.device or "cpu", parse_memory_budget(self.budget))
         if total is None:
             return "none"
-        return max(1, total - self.optimizer_bytes)
+        return max(1, total - self.beside_bytes)
 
 
 def add_model_arguments(parser: argparse.ArgumentParser) -> None:
@@ -95,6 +105,7 @@ def add_model_arguments(parser: argparse.ArgumentParser) -> None:
     place.add_argument(
         "--optimizer-precision", choices=PRECISIONS, default="fp32", help="of its states (default: %(default)s)"
     )
+    place.add_argument("--accumulate", action="store_true", help="count gradients of earlier backwards beside the step")
     place.add_argument("--master-weights", action="store_true", help="count a float32 copy of what learns, too")
     place.add_argument("--time-limit", type=float, metavar="S", help="seconds for the search, counted in work")
 
@@ -127,7 +138,7 @@ def read_work(arguments: argparse.Namespace, sizes: Sizes | None = None) -> Work
     """
     from ..sources.source import load_source
     from ..sources.values import split_pairs
-    from ..stand_in import count_bytes, read_dtype
+    from ..stand_in import count_bytes, item_bytes, read_dtype
 
     dtype = read_dtype(arguments.dtype)
     budget = getattr(arguments, "budget", "none")
@@ -137,12 +148,14 @@ def read_work(arguments: argparse.Namespace, sizes: Sizes | None = None) -> Work
     source = _adapted(source, arguments.lora_rank)
     optimizer = Optimizer(arguments.optimizer, arguments.optimizer_precision, arguments.master_weights)
     parameters, buffers = count_bytes(source.model, dtype)
+    learning = _learning(source)
     return Work(
         source=_autocast(source, arguments.autocast),
         device=arguments.device,
         dtype=arguments.dtype,
         budget=budget,
-        optimizer_bytes=optimizer.state_bytes(_learning_shapes(source)),
+        optimizer_bytes=optimizer.state_bytes([tuple(parameter.shape) for parameter in learning]),
+        accumulated_bytes=sum(item_bytes(p, dtype) * p.numel() for p in learning) if arguments.accumulate else 0,
         parameter_bytes=parameters,
         buffer_bytes=buffers,
         options={} if arguments.time_limit is None else {"time_limit": arguments.time_limit},
@@ -159,11 +172,11 @@ def _adapted(source: Source, rank: int | None) -> Source:
     return replace(source, words=f"{source.words}, LoRA of rank {rank} on {count} layers")
 
 
-def _learning_shapes(source: Source) -> list[tuple[int, ...]]:
+def _learning(source: Source) -> list[torch.nn.Parameter]:
     from ..stand_in import find_modules
 
     found = {id(p): p for module in find_modules(source.model) for p in module.parameters() if p.requires_grad}
-    return [tuple(parameter.shape) for parameter in found.values()]
+    return list(found.values())
 
 
 def _autocast(source: Source, name: str | None) -> Source:

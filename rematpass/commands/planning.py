@@ -144,7 +144,7 @@ def run_plan(arguments: argparse.Namespace) -> int:
         plan = _plan(work, arguments)
     except BudgetTooSmall as error:
         return _say_too_small(error, work, arguments)
-    rows = make_breakdown(plan, work.parameter_bytes, work.optimizer_bytes)
+    rows = make_breakdown(plan, work.parameter_bytes, work.optimizer_bytes, work.accumulated_bytes)
     if arguments.save is not None:
         plan.save(arguments.save)
     formula = _formula(plan, work, arguments) if arguments.formula else None
@@ -311,21 +311,32 @@ def _trace_curve(work: Work, arguments: argparse.Namespace) -> Curve:
 
 
 def _say_too_small(error: BudgetTooSmall, work: Work | None, arguments: argparse.Namespace) -> int:
-    beside = work.optimizer_bytes if work is not None else 0
+    beside = work.beside_bytes if work is not None else 0
     if arguments.json:
         _print_json(
             {
                 "fits": False,
                 "budget_bytes": error.budget_bytes + beside,
                 "minimum_bytes": error.minimum_bytes + beside,
-                "optimizer_bytes": beside,
+                "optimizer_bytes": work.optimizer_bytes if work is not None else 0,
+                "accumulated_bytes": work.accumulated_bytes if work is not None else 0,
             }
         )
     else:
         whole = error.minimum_bytes + beside
-        extra = f"\nWith the optimizer's state of {beside} bytes beside the step: --budget {whole}." if beside else ""
+        extra = (
+            f"\nWith {_beside_words(work)} of {beside} bytes beside the step: --budget {whole}."
+            if work and beside
+            else ""
+        )
         print(f"it does not fit: {error}{extra}")
     return EXIT_TOO_SMALL
+
+
+def _beside_words(work: Work) -> str:
+    words = ["the optimizer's state"] if work.optimizer_bytes else []
+    words += ["gradients of earlier backwards"] if work.accumulated_bytes else []
+    return " and ".join(words)
 
 
 def _record(plan: Plan) -> dict[str, Any]:

@@ -86,14 +86,15 @@ def plan_all() -> dict[str, list[str]]:
     return found
 
 
-def step(budget: object, name: str = "reduced") -> dict[str, Any]:
-    """One compiled step: its plan, its gradients, and what was warned of."""
+def step(budget: object, name: str = "reduced", backwards: int = 1) -> dict[str, Any]:
+    """Compiled steps that add up their gradients: the last plan, the gradients, and what was warned of."""
     torch._dynamo.reset()
     model, x = build(name)
     compiled = torch.compile(model, backend="rematpass", options={"memory_budget": budget, "cpp.simdlen": 1})
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")
-        compiled(x).sum().backward()
+        for _ in range(backwards):
+            compiled(x).sum().backward()
     (plan,) = rematpass.plans(compiled)
     told = [str(w.message) for w in caught if "rematpass" in str(w.message)]
     return {"plan": plan.to_json(), "gradients": gradients(model), "told": told}
@@ -122,6 +123,7 @@ def main(rank: int, file: str) -> None:
     plan = rematpass.Plan.from_json(seen["none"]["plan"])
     top, bottom = plan.fastest_peak_bytes, plan.smallest_peak_bytes
     seen["tight"] = step(bottom)
+    seen["accumulated"] = step(top, backwards=2)
     # Of a device that is twice as large on the one rank, half is another budget, and another plan.
     on_device(2 * (top, bottom)[rank], 0)
     seen["half"] = step("50%")

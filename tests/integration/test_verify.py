@@ -141,7 +141,7 @@ def test_a_backward_that_fails_leaves_nothing_behind(caplog):
     model, x, compiled = compile_layers(0.5)
     train(model, compiled, x, 1)
     y = compiled(x)
-    verify._backward_of([y]).register_prehook(fail)
+    verify.backward_of([y]).register_prehook(fail)
     with pytest.raises(RuntimeError, match="out of memory"):
         y.sum().backward()
     assert not is_profiling()

@@ -124,6 +124,20 @@ def test_the_breakdown_adds_up_and_the_optimizer_takes_from_the_budget(capsys):
     assert rows["temporary_bytes"] >= 0
 
 
+def test_gradients_of_earlier_backwards_take_from_the_budget(capsys):
+    code, found = run_json(capsys, "plan", *MODEL, "--budget", "4MiB", "--accumulate")
+    rows = found["breakdown"]
+    assert code == 0
+    assert rows["accumulated_bytes"] == rows["parameter_bytes"] > 0
+    assert found["plan"]["budget_bytes"] == 4 * 2**20 - rows["accumulated_bytes"]
+    parts = ("parameter", "batch", "gradient", "accumulated", "optimizer", "kept", "temporary")
+    assert sum(rows[f"{part}_bytes"] for part in parts) == rows["total_bytes"]
+    assert "gradients of earlier backwards " in run(capsys, "plan", *MODEL, "--budget", "4MiB", "--accumulate")[1]
+    code, out, _ = run(capsys, "plan", *MODEL, "--budget", "100KiB", "--accumulate", "--optimizer", "sgd-momentum")
+    assert code == 1
+    assert "With the optimizer's state and gradients of earlier backwards of " in out
+
+
 def test_what_does_not_fit_gives_code_1_and_the_smallest_budget(capsys):
     code, out, _ = run(capsys, "plan", *MODEL, "--memory-budget", "100KiB")
     assert code == 1
