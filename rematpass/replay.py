@@ -16,7 +16,7 @@ from .graph.facts import Facts
 from .plan_types import Decision as Verdict
 from .plan_types import Plan
 from .solve.liveness import simulate
-from .solve.order import forward_sequence, make_decision
+from .solve.order import make_decision
 from .solve.program import Decision, Kind, Program, Schedule
 
 MOST_DIFFERENCES = 4
@@ -47,7 +47,7 @@ def replay_decision(plan: Plan, program: Program, facts: Facts, graph_fingerprin
 
 def _read_schedule(plan: Plan, program: Program, names: Sequence[str]) -> Schedule:
     numbers = {name: v for v, name in enumerate(names)}
-    forward = forward_sequence(program)
+    forward = program.forward_ops
     executed = [names[v] for v in forward if program.kind[v] not in (Kind.INPUT, Kind.SYMBOL)]
     recorded = [point.op for point in plan.timeline if point.phase == "forward"]
     if recorded != executed:

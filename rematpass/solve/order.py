@@ -8,12 +8,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 
 from . import _core
-from .program import Decision, Kind, Program, Schedule
-
-
-def forward_sequence(program: Program) -> tuple[int, ...]:
-    """The ops the forward runs, in the given order; backward-only values are left to the backward."""
-    return tuple(v for v in range(len(program)) if program.in_forward[v] and not program.is_backward[v])
+from .program import Decision, Program, Schedule
 
 
 class Recorder:
@@ -51,8 +46,7 @@ class Recorder:
         """The decision whose backward is what was recorded and read, the forward values that it returns at its end."""
         program = self._program
         self.demand(v for v in program.backward_outputs if not program.is_backward[v])
-        first = forward_sequence(program)
-        return make_decision(program, drop_unread(program, Schedule(first, self.sequence)))
+        return make_decision(program, drop_unread(program, Schedule(program.forward_ops, self.sequence)))
 
 
 def drop_unread(program: Program, schedule: Schedule) -> Schedule:
@@ -80,7 +74,7 @@ def tidy_backward(program: Program, schedule: Schedule) -> Schedule:
 def make_decision(program: Program, schedule: Schedule) -> Decision:
     """Read off a schedule what it keeps and what it spends."""
     backward = schedule.backward
-    kept = frozenset(v for v in program.core.kept_values(backward) if program.is_paid[v])
+    kept = frozenset(filter(program.is_paid.__getitem__, program.core.kept_values(backward)))
     return Decision(kept, schedule, program.core.recompute_ns(backward))
 
 
@@ -112,5 +106,5 @@ def keep_instead(program: Program, values: Iterable[int]) -> set[int]:
 def order_backward(program: Program, kept: Iterable[int]) -> Decision:
     """Each missing value is computed right before its first use and stays until its last."""
     recorder = Recorder(program, keep_instead(program, kept))
-    recorder.run([v for v in range(len(program)) if program.is_backward[v] and program.kind[v] is not Kind.INPUT])
+    recorder.run(program.backward_ops)
     return recorder.finish()

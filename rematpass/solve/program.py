@@ -153,6 +153,16 @@ class Program:
         return tuple(result)
 
     @cached_property
+    def forward_ops(self) -> tuple[int, ...]:
+        """What the forward runs, in the given order; backward-only values are left to the backward."""
+        return tuple(v for v in range(len(self)) if self.in_forward[v] and not self.is_backward[v])
+
+    @cached_property
+    def backward_ops(self) -> tuple[int, ...]:
+        """The backward's own ops in the given order."""
+        return tuple(v for v in range(len(self)) if self.is_backward[v] and self.kind[v] is not Kind.INPUT)
+
+    @cached_property
     def figures(self) -> tuple[int, ...]:
         """Per op, a number for all that is not structure: ops of equal numbers and neighbours are interchangeable."""
         of_roots = [self.size_bytes[r] for r in self.root]

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from rematpass.check.schedule import check_schedule
 from rematpass.errors import SplitError
 from rematpass.solve.bound import Bound, interpolate
-from rematpass.solve.order import forward_sequence, make_decision
+from rematpass.solve.order import make_decision
 from rematpass.solve.program import Kind, Schedule
 from rematpass.solve.search import Frontier
 from tests.naive_simulator import naive_timeline
@@ -31,7 +31,7 @@ def every_plan(program):
     """(peak, extra ns) of every valid sequence that computes any subset of values again before each backward op."""
     again, ops = recomputable(program), backward_ops(program)
     subsets = list(chain.from_iterable(combinations(again, k) for k in range(len(again) + 1)))
-    forward = forward_sequence(program)
+    forward = program.forward_ops
     for chosen in product(subsets, repeat=len(ops)):
         backward = tuple(v for subset, op in zip(chosen, ops, strict=True) for v in (*subset, op))
         decision = make_decision(program, Schedule(forward, backward))

@@ -7,7 +7,6 @@ from hypothesis import strategies as st
 
 from rematpass.check.timeline import recount
 from rematpass.solve.liveness import find_lives, find_put_off, list_alive, simulate
-from rematpass.solve.order import forward_sequence
 from rematpass.solve.program import Kind, Schedule
 from tests.naive_simulator import Half, naive_timeline
 from tests.programs import EXTERN, PART, POINTWISE, REDUCTION, Builder, forward_bytes
@@ -32,7 +31,7 @@ def scheduled(draw, *, is_fusing=False):
             chosen = draw(st.sets(st.sampled_from(may), max_size=3)) if may else set()
             backward += sorted(chosen | needed)
             backward.append(v)
-    return program, Schedule(forward_sequence(program), tuple(backward))
+    return program, Schedule(program.forward_ops, tuple(backward))
 
 
 @QUICK
@@ -187,7 +186,7 @@ def test_what_only_a_view_reads_is_made_where_the_view_is_unless_it_is_told():
     seen = b.view(total)
     sums = [b.add(REDUCTION, v, size=4) for v in (seen, seen, other, other)]
     program = b.finish([b.add(EXTERN, v, size=4) for v in sums], [], is_fusing=True)
-    forward, _ = find_put_off(program, Schedule(forward_sequence(program), ()))
+    forward, _ = find_put_off(program, Schedule(program.forward_ops, ()))
     assert total in forward
     assert other not in forward
 
@@ -197,7 +196,7 @@ def test_a_result_takes_over_only_what_it_reads_element_for_element():
         b = Builder()
         x = b.add(EXTERN, b.given(), size=64)
         program = b.finish([b.add(EXTERN, b.add(POINTWISE, base_of(b, x), size=64), size=4)], [], is_fusing=True)
-        return simulate(program, Schedule(forward_sequence(program), ())).peak_bytes
+        return simulate(program, Schedule(program.forward_ops, ())).peak_bytes
 
     assert peak(lambda b, x: x) == 64 + 4
     assert peak(lambda b, x: b.view(x, 0)) == 64 + 4
@@ -213,7 +212,7 @@ def test_what_the_caller_hands_to_the_backward_is_not_written_over():
         returned = b.add(EXTERN, b.add(POINTWISE, source, size=64), size=4)
         program = b.finish([x], [returned], is_fusing=True)
         backward = tuple(v for v, is_backward in enumerate(program.is_backward) if is_backward and v != g)
-        schedule = Schedule(forward_sequence(program), backward)
+        schedule = Schedule(program.forward_ops, backward)
         timeline = simulate(program, schedule)
         assert recount(program, schedule) == [*timeline.forward_bytes, *timeline.backward_bytes]
         return max(timeline.backward_bytes[is_made_here:])
@@ -226,7 +225,7 @@ def test_what_the_caller_hands_to_the_backward_is_not_written_over():
 def test_without_fusion_nothing_needs_a_mark():
     build = Builder()
     program = build.finish([build.add(EXTERN, build.add(POINTWISE, build.given(), size=8), size=8)], [])
-    schedule = Schedule(forward_sequence(program), ())
+    schedule = Schedule(program.forward_ops, ())
     assert find_put_off(program, schedule) == (frozenset(), frozenset())
     assert find_put_off(replace(program, is_fusing=True), schedule) == ({1}, frozenset())
 

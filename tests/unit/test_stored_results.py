@@ -6,7 +6,6 @@ import pytest
 
 from rematpass.check.timeline import recount
 from rematpass.solve.liveness import simulate
-from rematpass.solve.order import forward_sequence
 from rematpass.solve.program import Addend, Schedule
 from tests.programs import EXTERN, POINTWISE, REDUCTION, Builder, forward_bytes
 
@@ -136,7 +135,7 @@ def test_one_tensor_read_in_several_ways_counts_as_several():
         part = b.add(POINTWISE, *(b.view(x, 1) for _ in range(loads)), size=32)
         sides = [b.add(REDUCTION, part, size=4), b.add(EXTERN, b.add(REDUCTION, part, size=4), size=4)]
         program = b.finish(sides, [], is_fusing=True)
-        return simulate(program, Schedule(forward_sequence(program), ())).peak_bytes
+        return simulate(program, Schedule(program.forward_ops, ())).peak_bytes
 
     assert peak(2) == 64 + 4 + 4
     assert peak(5) == 64 + 32
@@ -150,7 +149,7 @@ def test_what_is_read_often_is_stored_if_made_from_several_tensors():
     pooled = [b.add(REDUCTION, u, size=1, reads_often=True) for u in (one, two)]
     summed = b.add(REDUCTION, two, size=1)
     build = b.finish([*pooled, summed], [], is_fusing=True)
-    schedule = Schedule(forward_sequence(build), ())
+    schedule = Schedule(build.forward_ops, ())
     assert simulate(build, schedule).forward_bytes == (16, 32, 32, 72, 57, 42, 43)
     rarely = replace(build, reads_often=())
     assert max(simulate(rarely, schedule).forward_bytes) < 40
