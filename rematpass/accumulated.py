@@ -23,6 +23,7 @@ from . import torch_compat
 from .pipeline import Settings, room_beside_inputs
 from .plan_types import Plan
 from .report.sizes import format_bytes
+from .shares import Offer
 from .verify import backward_of, tensors_in
 
 logger = logging.getLogger(__name__)
@@ -30,10 +31,38 @@ logger = logging.getLogger(__name__)
 
 @dataclass(frozen=True)
 class Built:
-    """A compiled graph and the plan it follows."""
+    """A compiled graph, the plan it follows, and what this leaves of memory_budget to what is live beside the step."""
 
     compiled: Callable[..., Any]
     plan: Plan
+    beside_bytes: int = 0
+
+    @property
+    def whole_bytes(self) -> int:
+        """The budget of the step and of what is beside it."""
+        assert self.plan.budget_bytes is not None, "only plans with a budget have something beside them"
+        return self.plan.budget_bytes + self.beside_bytes
+
+    def fits(self, beside_bytes: int) -> bool:
+        """Whether the plan keeps the budget with so much beside it, compiled as it is."""
+        plan, left = self.plan, self.whole_bytes - beside_bytes
+        lowered = dataclasses.replace(plan, budget_bytes=left)
+        is_ample = room_beside_inputs(plan, is_backward=False) is None
+        return plan.peak_bytes <= left and (not is_ample or room_beside_inputs(lowered, is_backward=False) is None)
+
+    def fits_forward(self, beside_bytes: int) -> bool:
+        """Whether the forward does: of what is beside it, gradients may be cleared before the backward."""
+        highest = max((moment.live_bytes for moment in self.plan.timeline if moment.phase == "forward"), default=0)
+        return highest + beside_bytes <= self.whole_bytes
+
+    def may_fit(self, beside_bytes: int) -> bool:
+        """Whether the smallest plan does."""
+        return self.plan.smallest_peak_bytes + beside_bytes <= self.whole_bytes
+
+
+BuildBeside = Callable[[int, int, Offer | None], Built]
+"""From bytes of gradients of earlier backwards, bytes of other graphs of the step, and the plan to follow if that is
+chosen, to the graph compiled beside them."""
 
 
 def gradient_bytes(inputs: Iterable[object]) -> int:
@@ -47,28 +76,37 @@ def gradient_bytes(inputs: Iterable[object]) -> int:
     return sum(p.nbytes if p.grad is None else p.grad.nbytes for p in learning)
 
 
-def beside(settings: Settings, gradients: int, *, has_run: bool) -> Settings:
-    """Settings for a plan that leaves so many bytes to gradients of earlier backwards.
+def beside(settings: Settings, gradients: int, others: int, offer: Offer | None = None, *, has_run: bool) -> Settings:
+    """Settings for a plan that leaves something of the budget to what is live beside the step.
 
     Args:
         settings: for a plan that has the whole budget.
-        gradients: bytes.
+        gradients: bytes of gradients of earlier backwards.
+        others: bytes of other graphs of the step.
+        offer: the plan to follow; None for the fastest that fits.
         has_run: steps were run by that plan: where nothing fits, training goes on with the smallest peak, and a
-            warning.
+            warning. Where only other graphs are in the way, they may yet make room: no warning then.
     """
-    if not gradients or settings.budget_bytes is None:
+    total = gradients + others
+    if not (total or offer) or settings.budget_bytes is None:
         return settings
-    digest = hashlib.sha256(f"{settings.fingerprint} beside {gradients} {has_run}".encode()).hexdigest()
-    note = (
-        f"{format_bytes(gradients)} of memory_budget are left to gradients of earlier backwards, which stay beside the "
-        "step until the optimizer has taken them"
-    )
+    notes = []
+    if gradients and total > 0:
+        notes.append(
+            f"{format_bytes(gradients)} of memory_budget are left to gradients of earlier backwards, which stay beside "
+            "the step until the optimizer has taken them"
+        )
+    if others > 0:
+        notes.append(f"{format_bytes(others)} of memory_budget are left to other graphs of the step")
+    infeasible = "warn" if has_run else settings.on_infeasible
+    told = f"{settings.fingerprint} beside {gradients} {others} {offer} {has_run}"
     return dataclasses.replace(
         settings,
-        beside_bytes=gradients,
-        on_infeasible="warn" if has_run else settings.on_infeasible,
-        fingerprint=digest,
-        notes=(*settings.notes, note),
+        beside_bytes=total,
+        offer=offer,
+        on_infeasible="smallest" if others > 0 and not gradients else infeasible,
+        fingerprint=hashlib.sha256(told.encode()).hexdigest(),
+        notes=(*settings.notes, *notes),
     )
 
 
@@ -76,22 +114,40 @@ class Accumulating:
     """A compiled graph that has a second form for steps beside gradients of earlier backwards, made when one comes.
 
     Args:
-        alone: the graph, planned as if there were none; its plan has a budget.
+        alone: the graph as it was compiled first; its plan has a budget.
         inputs: of a call; they tell where parameters are.
-        again: from bytes of such gradients to the graph planned and compiled beside them; None where that cannot be
-            done.
+        again: plans and compiles it beside more; None where that cannot be done.
+
+    Attributes:
+        is_shared: other graphs run in the same step, and whoever knows of them makes room for gradients, too.
     """
 
-    def __init__(self, alone: Built, inputs: Sequence[object], again: Callable[[int], Built] | None) -> None:
+    def __init__(self, alone: Built, inputs: Sequence[object], again: BuildBeside | None) -> None:
         self._alone = alone
         self._beside: Built | None = None
+        self.is_shared = False
         self._parameters = [i for i, p in enumerate(inputs) if isinstance(p, torch.nn.Parameter) and p.requires_grad]
         self._again = again
         self._have_stayed: bool | None = None  # from forward to backward, the last time that there were some
 
+    @property
+    def plan(self) -> Plan:
+        """What steps follow that find no gradients."""
+        return self._alone.plan
+
+    @property
+    def whole_bytes(self) -> int:
+        """The budget of the step and of what is beside it."""
+        return self._alone.whole_bytes
+
+    def follow(self, offer: Offer) -> None:
+        """Follow another plan; what it leaves of the budget is for other graphs of the step."""
+        assert self._again is not None, "what cannot be planned again offers no other plan"
+        self._alone = self._again(0, self.whole_bytes - offer.peak_bytes, offer)
+
     def __call__(self, *inputs: Any) -> Any:
         """One forward, in the form that has room for what is there."""
-        if not torch.is_grad_enabled() or torch_compat.is_in_backward():
+        if self.is_shared or not torch.is_grad_enabled() or torch_compat.is_in_backward():
             return self._alone.compiled(*inputs)
         parameters = [inputs[i] for i in self._parameters]
         gradients = gradient_bytes(parameters)
@@ -109,46 +165,28 @@ class Accumulating:
 
     def _form(self, gradients: int) -> Built:
         """What a forward beside these bytes of gradients follows."""
-        plan = self._alone.plan
-        is_cleared = self._have_stayed is False and _fits_forward(plan, gradients)
-        if is_cleared or still_fits(plan, gradients):
-            return self._alone
-        is_possible = plan.smallest_peak_bytes + gradients <= (plan.budget_bytes or 0) and self._again is not None
+        alone = self._alone
+        is_cleared = self._have_stayed is False and alone.fits_forward(gradients)
+        if is_cleared or alone.fits(gradients):
+            return alone
+        is_possible = alone.may_fit(gradients) and self._again is not None
         if self._beside is None and (is_possible or self._have_stayed):
-            self._beside = self._make_room(gradients)
-        return self._beside or self._alone
+            self._beside = self._build_beside(gradients)
+        return self._beside or alone
 
-    def _make_room(self, gradients: int) -> Built:
+    def _build_beside(self, gradients: int) -> Built:
         """A plan for what is left of the budget."""
-        again, self._again = self._again, None  # and with it the graph
         name, size = self._alone.plan.graph_name, format_bytes(gradients)
-        if again is None:
+        if self._again is None:
             warnings.warn(
                 f"rematpass: {name}: gradients of earlier backwards take {size} beside the step, for which its plan "
                 f"has no room, and it cannot be planned again. Try: a memory_budget smaller by {gradients} bytes",
                 stacklevel=2,
             )
             return self._alone
-        made = again(gradients)
+        made = self._again(gradients, 0, None)
         logger.info(
             "rematpass: %s: planned again beside %s of gradients of earlier backwards: predicted %s of %s",
             *(name, size, format_bytes(made.plan.peak_bytes), format_bytes(made.plan.budget_bytes or 0)),
         )
         return made
-
-
-def still_fits(plan: Plan, gradients: int) -> bool:
-    """Whether a plan keeps its budget with these bytes beside it, compiled as it is."""
-    if plan.budget_bytes is None:
-        return True
-    left = dataclasses.replace(plan, budget_bytes=plan.budget_bytes - gradients)
-    is_ample = room_beside_inputs(plan, is_backward=False) is None
-    return plan.peak_bytes <= plan.budget_bytes - gradients and (
-        not is_ample or room_beside_inputs(left, is_backward=False) is None
-    )
-
-
-def _fits_forward(plan: Plan, gradients: int) -> bool:
-    """Whether the forward of a plan keeps the budget beside gradients that are cleared before the backward."""
-    highest = max((moment.live_bytes for moment in plan.timeline if moment.phase == "forward"), default=0)
-    return plan.budget_bytes is None or highest + gradients <= plan.budget_bytes

@@ -14,12 +14,14 @@ import torch
 from torch import fx
 
 from . import torch_compat
-from .backend import Halves, Partitioner, compile_patches, device_type, errors_pass, plan_topic, plans_of, take_apart
+from .backend import compile_patches, device_type, plan_topic
 from .device import make_settings
 from .errors import OptionError
 from .graph.capture import JointProgram
 from .look import Step, look_at_step
+from .noted import plans_of
 from .options import Options, parse_options
+from .partitioner import Halves, Partitioner, errors_pass, take_apart
 from .pipeline import Settings, needs_plan, plan_and_split, trace_curve
 from .plan_types import Curve, CurvePoint, Plan
 from .report.progress import Tick, open_progress

@@ -11,157 +11,34 @@ import hashlib
 import logging
 import re
 import warnings
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
-from contextvars import ContextVar
-from typing import Any, TypeVar
-from uuid import uuid4
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
+from typing import Any
 
 import torch
 from torch import fx
 
 from . import torch_compat
-from .accumulated import Accumulating, Built, beside, gradient_bytes
+from .accumulated import Accumulating, BuildBeside, Built, beside, gradient_bytes
 from .device import make_settings
-from .emit.copies import copy_overwritten
 from .emit.layouts import note_layouts
-from .emit.ordered import order_gradients
-from .emit.pooled import forget_pooled
-from .errors import RematError
-from .graph.capture import JointProgram, capture_joint, find_overwritten
-from .graph.gradients import find_turned
 from .graph.layouts import find_images
 from .graph.origin import module_path
 from .graph.sizes import open_sizes
 from .lessons import Lessons, corrected, may_learn
+from .noted import NOTED, numbered, plans_of_wrapper
 from .options import Options, cache_dir, parse_options
-from .pipeline import Settings, needs_plan, plan_and_split, room_beside_inputs
+from .partitioner import Look, Partitioner, Seen, errors_pass
+from .pipeline import Settings, room_beside_inputs, trace_offers
 from .plan_types import Plan
 from .ranks import compare_plans
 from .report.sizes import format_bytes
+from .shares import Offer
 from .store import PlanStore
+from .together import Together, ledger_of
 from .verify import Listener, Remedy, verified
 
 logger = logging.getLogger(__name__)
-
-T = TypeVar("T")
-Halves = tuple[fx.GraphModule, fx.GraphModule]
-
-# Plans made while one dynamo graph is being compiled, for whoever asked for the compilation.
-_NOTED: ContextVar[list[Plan] | None] = ContextVar("rematpass_noted", default=None)
-_PLANS = "_rematpass_plans"
-# What the reader of a plan is told of all graphs but the first.
-_SEVERAL_GRAPHS = "one of several graphs, each of which has the whole budget; they do not share one yet"
-
-
-def take_apart(gm: fx.GraphModule, num_fwd_outputs: int, static: list[int] | None, settings: Settings) -> JointProgram:
-    """A joint graph as it is planned; see `capture_joint`."""
-    copy_overwritten(gm, find_overwritten(gm))
-    if settings.is_fusing:
-        forget_pooled(gm)
-        order_gradients(gm, find_turned(gm, num_fwd_outputs, static, settings.device_type))
-    is_fusing, device_type = settings.is_fusing, settings.device_type
-    return capture_joint(gm, num_fwd_outputs, static, is_fusing=is_fusing, device_type=device_type)
-
-
-class Partitioner(torch_compat.CustomPartitionerFn):
-    """Splits joint graphs for Inductor. Holds settings only: Inductor pickles it into its cache key.
-
-    `is_guarded` says that the halves are lowered under our fusion guard; code made without it must not be taken for it.
-    `may_cache`: what is in the settings says all that the partition hangs on besides the graph.
-    """
-
-    def __init__(
-        self, settings: Settings, on_error: str = "raise", *, is_guarded: bool = False, may_cache: bool = True
-    ) -> None:
-        self._settings = settings
-        self._on_error = on_error
-        self._is_guarded = is_guarded
-        self._may_cache = may_cache
-
-    def __call__(self, gm: fx.GraphModule, joint_inputs: Sequence[object], **facts: Any) -> Halves:
-        """Inductor's hook: (joint graph, its inputs) -> (forward, backward)."""
-        static = facts.get("static_lifetime_input_indices")
-        with errors_pass():
-            return self._split(gm, joint_inputs, facts["num_fwd_outputs"], static)
-
-    def _split(
-        self, gm: fx.GraphModule, joint_inputs: Sequence[object], num_fwd_outputs: int, static: list[int] | None
-    ) -> Halves:
-        joint = take_apart(gm, num_fwd_outputs, static, self._settings)
-        if needs_plan(joint):
-            try:
-                planned = plan_and_split(joint, self._settings, f"graph {len(_noted())}")
-            except RematError as error:
-                if self._on_error != "fallback":
-                    raise
-                warnings.warn(f"rematpass: {error}\nFalling back to torch's own partition.", stacklevel=2)
-            else:
-                noted = _noted()
-                noted.append(_numbered(planned.plan, len(noted)))
-                return planned.forward, planned.backward
-        return torch_compat.plain_partition(gm, joint_inputs, num_fwd_outputs=num_fwd_outputs, static_indices=static)
-
-    def look(
-        self,
-        gm: fx.GraphModule,
-        use: Callable[[JointProgram, Settings], T],
-        *,
-        num_fwd_outputs: int,
-        static_lifetime_input_indices: list[int] | None = None,
-        **_: object,
-    ) -> T:
-        """What `use` makes of the joint graph that the hook is handed."""
-        with errors_pass():
-            joint = take_apart(gm, num_fwd_outputs, static_lifetime_input_indices, self._settings)
-            if not needs_plan(joint):
-                raise RematError("nothing to plan: no parameter or input of the model needs a gradient")
-            return use(joint, self._settings)
-
-    def uuid(self) -> str:
-        """Inductor's cache key for us: equal settings and code, equal partition; never the same twice if not cached.
-
-        Inductor does not ask itself whether a backward may write over what it is handed: code that does would be taken
-        for one that must not.
-        """
-        stands_for = f"{self._stands_for}-{torch_compat.donates_buffers()}"
-        return stands_for if self._may_cache else f"{stands_for}-{uuid4().hex}"
-
-    @property
-    def _stands_for(self) -> str:
-        return f"rematpass-{self._settings.fingerprint}-{self._on_error}-{self._is_guarded}"
-
-    def __eq__(self, other: object) -> bool:
-        return isinstance(other, Partitioner) and self._stands_for == other._stands_for
-
-    def __hash__(self) -> int:
-        return hash(self._stands_for)
-
-
-@contextmanager
-def errors_pass() -> Iterator[None]:
-    """Let our errors reach the user as they are, not wrapped in the compiler's."""
-    try:
-        yield
-    except RematError as error:
-        raise torch_compat.as_compile_error(error) from None
-
-
-def _noted() -> list[Plan]:
-    """Where plans made now are noted: the compilation in progress, or the torch.compile object itself."""
-    noted = _NOTED.get()
-    if noted is not None:
-        return noted
-    return _plans_of(torch_compat.current_compile_wrapper())
-
-
-def _plans_of(wrapper: object | None) -> list[Plan]:
-    if wrapper is None:
-        return []
-    if not hasattr(wrapper, _PLANS):
-        setattr(wrapper, _PLANS, [])
-    found: list[Plan] = getattr(wrapper, _PLANS)
-    return found
 
 
 def rematpass(
@@ -209,19 +86,16 @@ def compile_graph(
     step = _Step(parsed, settings, topic, torch_compat.current_compile_wrapper(), listener)
     is_open = settings.budget_bytes is not None and settings.replay is None
     later = torch_compat.keep_for_later(gm, example_inputs) if is_open else None
+    ledger = ledger_of(device_type(example_inputs))
     gradients = gradient_bytes(example_inputs) if is_open else 0
-    is_above = settings.is_budget_above_inputs  # and above the gradients that are there
-    compiled, made = step.build(gm, example_inputs, 0 if is_above else gradients, later)
-    if not made or gradients or made[0].budget_bytes is None:
+    others = ledger.waiting_bytes(example_inputs) if is_open else 0
+    # What is free does not have what is live.
+    credit = gradients + others if settings.is_budget_above_inputs else 0
+    compiled, made = step.build(gm, example_inputs, gradients, others - credit, later)
+    if not made or made[0].budget_bytes is None:
         return compiled
-
-    def again(later: torch_compat.LaterCompilation, gradients: int) -> Built:
-        with later.surroundings():
-            compiled, made = step.build(later.gm, later.inputs, gradients, None)
-        return Built(compiled, made[0])
-
-    plan_beside = None if later is None else functools.partial(again, later)
-    return Accumulating(Built(compiled, made[0]), example_inputs, plan_beside)
+    form = Accumulating(Built(compiled, made[0], gradients + others), example_inputs, step.again(later, credit))
+    return Together(form, step.offers(later), ledger)
 
 
 def _can_be_measured(gm: fx.GraphModule, options: Options) -> bool:
@@ -237,7 +111,7 @@ class _Step:
         self, options: Options, settings: Settings, topic: str, wrapper: object | None, listener: Listener | None
     ) -> None:
         self._options, self._settings, self._topic, self._listener = options, settings, topic, listener
-        self._plans = _plans_of(wrapper)
+        self._plans = plans_of_wrapper(wrapper)
         self._first: int | None = None
 
     def build(
@@ -245,17 +119,21 @@ class _Step:
         gm: fx.GraphModule,
         inputs: Sequence[Any],
         gradients: int,
+        others: int,
         later: torch_compat.LaterCompilation | None,
+        offer: Offer | None = None,
     ) -> tuple[Callable[..., Any], list[Plan]]:
         """The compiled step, verified where that was asked for, and its plans.
 
         Args:
             gm: the graph dynamo captured.
             inputs: its inputs.
-            gradients: bytes of gradients of earlier backwards.
+            gradients: bytes of gradients of earlier backwards, beside which it runs.
+            others: bytes of other graphs of the step.
             later: to plan anew what a measured step shows to be over its budget.
+            offer: the plan to follow.
         """
-        settings = beside(self._settings, gradients, has_run=self._first is not None)
+        settings = beside(self._settings, gradients, others, offer, has_run=self._first is not None)
         is_verified = self._options.verify and _can_be_measured(gm, self._options)
         lessons = Lessons(cache_dir(), self._key(settings)) if is_verified and may_learn(settings) else None
         learned = lessons.recall() if lessons is not None else 0
@@ -264,13 +142,39 @@ class _Step:
             return compiled, made
 
         def again(later: torch_compat.LaterCompilation, excess_bytes: int) -> tuple[Callable[..., Any], Plan]:
-            with later.surroundings():
-                compiled, made = self._compile(later.gm, later.inputs, corrected(settings, excess_bytes))
+            with later.surroundings() as gm:
+                compiled, made = self._compile(gm, later.inputs, corrected(settings, excess_bytes))
             return compiled, made[0]
 
         plan_again = None if later is None or learned else functools.partial(again, later)
         remedy = None if lessons is None else Remedy(lessons, plan_again)
         return verified(compiled, made, inputs, self._listener, remedy), made
+
+    def again(self, later: torch_compat.LaterCompilation | None, credit: int) -> BuildBeside | None:
+        """How to build the step beside more; `credit` of these bytes were live when the budget was worked out."""
+        if later is None:
+            return None
+
+        def build(gradients: int, others: int, offer: Offer | None) -> Built:
+            with later.surroundings() as gm:
+                compiled, made = self.build(gm, later.inputs, gradients, others - credit, None, offer)
+            return Built(compiled, made[0], gradients + others)
+
+        return build
+
+    def offers(self, later: torch_compat.LaterCompilation | None) -> Callable[[], Sequence[Offer]] | None:
+        """How to learn what plans of the step would take."""
+        if later is None:
+            return None
+
+        def trace() -> Sequence[Offer]:
+            made: list[list[Offer]] = []
+            look = Look(Partitioner(self._settings), trace_offers, made)
+            with later.surroundings() as gm, torch_compat.compile_uncached(), suppress(Seen):
+                torch_compat.compile_fx(gm, later.inputs, compile_patches(self._options, look))
+            return made[-1]
+
+        return trace
 
     def _key(self, settings: Settings) -> str:
         """Under which its plans are stored."""
@@ -285,17 +189,10 @@ class _Step:
         compiled, made = _compile_noted(gm, inputs, patches, self._key(settings))
         compare_plans(f"{self._topic}/{settings.beside_bytes}", made)
         first = len(self._plans) if self._first is None else self._first
-        numbered = [_numbered(plan, first + i) for i, plan in enumerate(made)]
-        self._plans[first : first + (0 if self._first is None else len(numbered))] = numbered
+        plans = [numbered(plan, first + i) for i, plan in enumerate(made)]
+        self._plans[first : first + (0 if self._first is None else len(plans))] = plans
         self._first = first
-        return compiled, numbered
-
-
-def _numbered(plan: Plan, place: int) -> Plan:
-    """The plan of the graph that was compiled after so many others of the same `torch.compile`."""
-    notes = tuple(note for note in plan.notes if note != _SEVERAL_GRAPHS)
-    notes = (_SEVERAL_GRAPHS, *notes) if place else notes
-    return dataclasses.replace(plan, graph_name=f"graph {place}", notes=notes)
+        return compiled, plans
 
 
 def _with_names(settings: Settings, gm: fx.GraphModule) -> Settings:
@@ -335,7 +232,7 @@ def _compile_noted(
     compile_both = functools.partial(
         torch_compat.compile_fx, gm, inputs, patches, room_bytes, find_images, note_layouts
     )
-    token = _NOTED.set(noted)
+    token = NOTED.set(noted)
     try:
         compiled = compile_both()
         if not is_lowered and stored is None and _may_hit(inputs):
@@ -343,7 +240,7 @@ def _compile_noted(
             with torch_compat.compile_uncached():
                 compiled = compile_both()
     finally:
-        _NOTED.reset(token)
+        NOTED.reset(token)
     if noted or stored is None:
         store.save(key, noted)
         return compiled, noted
@@ -382,8 +279,3 @@ def device_type(inputs: Sequence[Any]) -> str:
     """The device type to plan for: "cuda" when any input lives there, else "cpu"."""
     types = {i.device.type for i in inputs if isinstance(i, torch.Tensor)}
     return "cuda" if "cuda" in types else "cpu"
-
-
-def plans_of(compiled: object) -> list[Plan]:
-    """The plans noted for a compiled module or function, in the order the graphs were compiled."""
-    return list(_plans_of(torch_compat.compile_wrapper_of(compiled)))

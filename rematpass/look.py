@@ -15,12 +15,13 @@ import torch
 from torch import fx
 
 from . import torch_compat
-from .backend import Halves, Partitioner, compile_patches, device_type, errors_pass, plan_topic
+from .backend import compile_patches, device_type, plan_topic
 from .device import find_target, make_settings
 from .errors import OptionError, RematError
 from .garbage import uncollected
 from .graph.capture import JointProgram
 from .options import Options
+from .partitioner import Look, Partitioner, Seen, errors_pass
 from .pipeline import Settings
 from .stand_in import needs_stand_ins, read_dtype, stand_ins
 
@@ -99,7 +100,7 @@ def _trace(
             torch_compat.use_modes_of(inputs)
         if settings.device_type not in (None, "cpu"):
             torch_compat.use_gpu_attention(gm)
-        torch_compat.compile_fx(gm, inputs, compile_patches(options, _Look(Partitioner(settings), use, made)))
+        torch_compat.compile_fx(gm, inputs, compile_patches(options, Look(Partitioner(settings), use, made)))
         raise torch_compat.as_compile_error(
             RematError("nothing to plan: no output of the model needs a gradient. Try: model.train(), requires_grad")
         )
@@ -110,7 +111,7 @@ def _trace(
     try:
         with torch_compat.compile_uncached(), torch.enable_grad():
             torch.compile(call, backend=stop_at_joint_graph, fullgraph=True, dynamic=False)(*args, **kwargs)
-    except _Seen:
+    except Seen:
         return made[-1]
     except RematError:
         raise
@@ -126,29 +127,3 @@ def _trace(
             "Try: run one step of it; check the arguments; make new tensors on the device of others (device=x.device)"
         ) from error
     raise RematError("nothing was traced: the model ran no tensor operation. Try: check the arguments")
-
-
-class _Seen(torch_compat.ShortenTraceback):
-    """Carries us out of the compiler once the joint graph was looked at."""
-
-    def __init__(self) -> None:
-        super().__init__("seen", first_useful_frame=None)
-
-
-class _Look(torch_compat.CustomPartitionerFn):
-    """Looks at the joint graph and leaves."""
-
-    def __init__(self, partitioner: Partitioner, use: Callable[[JointProgram, Settings], Any], made: list[Any]) -> None:
-        self._partitioner = partitioner
-        self._use = use
-        self._made = made
-
-    def __call__(self, gm: fx.GraphModule, joint_inputs: Sequence[object], **facts: Any) -> Halves:
-        """Note what `use` makes of the graph, stop compiling."""
-        del joint_inputs  # shapes are on the graph
-        self._made.append(self._partitioner.look(gm, self._use, **facts))
-        raise _Seen
-
-    def uuid(self) -> str:
-        """Never used: looking reads no cache."""
-        return "rematpass-look-only"

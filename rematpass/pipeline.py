@@ -31,11 +31,13 @@ from .graph.assemble import build_program, describe_work
 from .graph.capture import JointProgram
 from .graph.constraints import collect_constraints
 from .graph.facts import Facts, collect_facts
+from .lives import record_lives
 from .op_times import measured_ns
 from .plan_types import Curve, Plan
-from .record import Inputs, Request, record_alive, record_curve, record_plan
+from .record import NS, Inputs, Request, record_alive, record_curve, record_plan
 from .replay import replay_decision
 from .report.table import format_line
+from .shares import Offer, held_bytes
 from .solve.descent import FrontierPoint
 from .solve.program import Decision
 from .solve.search import Effort, Frontier
@@ -47,6 +49,8 @@ logger = logging.getLogger(__name__)
 # a mixture density network (2026-11). At 1.25 budgets of the latter two would be broken; at 3, budgets that nothing
 # threatens cost the few percent that guarding costs.
 AMPLE = 1.5
+# Among so many plans of falling peaks, and as many that keep less and less, graphs choose that share a budget.
+OFFERS = 10
 
 
 @dataclass(frozen=True)
@@ -58,7 +62,7 @@ class Settings:
         is_budget_above_inputs: the budget counts what may come on top of the graph's own inputs ("auto").
         device: prices.
         is_fusing: the halves go to a compiler that fuses.
-        on_infeasible: "error" or "warn".
+        on_infeasible: "error" or "warn"; "smallest": the smallest peak without a word, room may be made elsewhere.
         time_limit: seconds for the search, counted in work (see `Effort`).
         save, recompute: the user's globs.
         declared: what the user said of custom operators.
@@ -69,6 +73,7 @@ class Settings:
         replay: the plan to follow instead of making one.
         correction_bytes: by how much a measured step exceeded its prediction; left free where some plan can.
         beside_bytes: of the budget, what is live throughout the step without being the graph's.
+        offer: the plan to follow, one of `trace_offers`; None for the fastest that keeps the budget.
     """
 
     budget_bytes: int | None
@@ -87,6 +92,7 @@ class Settings:
     replay: Plan | None = None
     correction_bytes: int = 0
     beside_bytes: int = 0
+    offer: Offer | None = None
 
 
 @dataclass(frozen=True)
@@ -159,6 +165,23 @@ def trace_curve(
     return record_curve(_request(inputs.facts, settings, "graph 0"), inputs, frontier, frontier.curve(count, on_point))
 
 
+def trace_offers(joint: JointProgram, settings: Settings) -> list[Offer]:
+    """What plans of a graph would take that runs beside others."""
+    inputs = collect_inputs(joint, settings)
+    frontier = Frontier(inputs.program, Effort(seconds=settings.time_limit))
+    return [offer for _, offer in _offered(frontier, inputs)]
+
+
+def _offered(frontier: Frontier, inputs: Inputs) -> list[tuple[FrontierPoint, Offer]]:
+    """Plans of small peaks and plans that keep little; of two with the same figures the first."""
+    found: dict[Offer, FrontierPoint] = {}
+    for point in (*frontier.curve(OFFERS), *frontier.sparing(OFFERS)):
+        lives = record_lives(inputs.program, inputs.facts, point.decision)
+        ops = sum(inputs.program.is_paid[v] for v in point.decision.schedule.forward)
+        found.setdefault(Offer(point.peak_bytes, held_bytes(lives, ops), point.extra_ns * NS), point)
+    return [(point, offer) for offer, point in found.items()]
+
+
 def collect_inputs(joint: JointProgram, settings: Settings) -> Inputs:
     """Facts, constraints, prices and the solver's program of a joint graph."""
     declared = {op.name: op for op in settings.declared}
@@ -199,6 +222,8 @@ def choose_point(frontier: Frontier, inputs: Inputs, request: Request, settings:
     Raises:
         BudgetTooSmall: nothing fits and `on_infeasible` is "error".
     """
+    if settings.offer is not None:
+        return next(point for point, offer in _offered(frontier, inputs) if offer == settings.offer)
     point = frontier.choose(request.budget_bytes)
     smallest = frontier.smallest
     if point is not None:
@@ -213,5 +238,6 @@ def choose_point(frontier: Frontier, inputs: Inputs, request: Request, settings:
     )
     if settings.on_infeasible == "error":
         raise error
-    warnings.warn(f"{error}\nGoing on with the smallest peak.", stacklevel=2)
+    if settings.on_infeasible == "warn":
+        warnings.warn(f"{error}\nGoing on with the smallest peak.", stacklevel=2)
     return smallest

@@ -71,8 +71,9 @@ class Watch:
     ) -> Callable[..., Any]:
         """As `rematpass.backend.rematpass`, with the script's budget replaced by the plan's."""
         from . import torch_compat
-        from .backend import compile_graph, errors_pass
+        from .backend import compile_graph
         from .options import parse_options
+        from .partitioner import errors_pass
         from .verify import Verified
 
         with errors_pass():

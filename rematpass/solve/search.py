@@ -235,6 +235,15 @@ class Frontier:
                 on_point(i + 1)
         return tuple(found[peak] for peak in sorted(found, reverse=True))
 
+    def sparing(self, count: int) -> tuple[FrontierPoint, ...]:
+        """Up to `count` plans that keep less and less, whatever their peaks: closures of the whole graph.
+
+        For graphs that wait while others run: a curve over peaks has no plan that keeps less than one of equal peak.
+        """
+        last = len(self._hull) - 1
+        places = dict.fromkeys(last * i // max(1, count - 1) for i in range(count))
+        return tuple(self._simulate(self._whole(place)) for place in places)
+
     def bound_ns(self, budget_bytes: int | None, point: FrontierPoint) -> float:
         """Least extra time of any plan at the budget; `point` says which moments are worth a look."""
         if budget_bytes is None or budget_bytes >= self.fastest.peak_bytes or not point.extra_ns:

@@ -72,6 +72,7 @@ from .job import (
     memory_profile,
     watch_storage,
     when_backward_is_gone,
+    when_node_is_gone,
 )
 from .places import IMAGE_RANK
 from .sizes import evaluated, traced_with, upper_bounds
@@ -153,6 +154,7 @@ __all__ = [
     "uses_cuda_graphs",
     "watch_storage",
     "when_backward_is_gone",
+    "when_node_is_gone",
 ]
 
 

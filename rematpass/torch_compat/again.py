@@ -21,16 +21,16 @@ from torch._guards import CompileContext, TracingContext, compile_context, traci
 class LaterCompilation:
     """A graph as dynamo left it, stand-ins of its inputs, and what surrounded its compilation."""
 
-    gm: fx.GraphModule
     inputs: tuple[Any, ...]
+    _gm: fx.GraphModule
     _tracing: TracingContext
     _compilation: CompileContext
 
     @contextmanager
-    def surroundings(self) -> Iterator[None]:
-        """Inside, the compiler finds what it found the first time (2.11-2.15)."""
+    def surroundings(self) -> Iterator[fx.GraphModule]:
+        """Inside, the compiler finds what it found the first time; the graph is for it to change (2.11-2.15)."""
         with tracing(self._tracing), compile_context(self._compilation):
-            yield
+            yield _copy(self._gm)
 
 
 def keep_for_later(gm: fx.GraphModule, inputs: Sequence[Any]) -> LaterCompilation | None:
@@ -47,13 +47,17 @@ def keep_for_later(gm: fx.GraphModule, inputs: Sequence[Any]) -> LaterCompilatio
     if any(isinstance(module, fx.GraphModule) and module is not gm for module in gm.modules()):
         return None
     fakes = tuple(context.fake_mode.from_tensor(value, static_shapes=True) for value in inputs)
+    return LaterCompilation(fakes, _copy(gm), context, compilation)
+
+
+def _copy(gm: fx.GraphModule) -> fx.GraphModule:
     copied = fx.GraphModule(gm, copy.deepcopy(gm.graph))
     vars(copied)["meta"] = dict(gm.meta)  # as `GraphModule.__copy__` does
     # Dynamo's own notes, such as where inputs come from, are attributes that copying leaves out.
     for old, new in ((gm, copied), *zip(gm.graph.nodes, copied.graph.nodes, strict=True)):
         for name, value in vars(old).items():
             new.__dict__.setdefault(name, value)
-    return LaterCompilation(copied, fakes, context, compilation)
+    return copied
 
 
 def _is_dynamic(gm: fx.GraphModule) -> bool:

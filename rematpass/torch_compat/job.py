@@ -54,6 +54,16 @@ def when_backward_is_gone(run: Callable[[], object]) -> None:
     torch.autograd.Variable._execution_engine.queue_callback(at_end)
 
 
+def when_node_is_gone(node: Any, run: Callable[[], object]) -> None:
+    """Run `run` once the autograd graph that `node` stands in is let go of (2.11-2.15)."""
+
+    def token() -> None:
+        """Lives as long as the node's own notes."""
+
+    weakref.finalize(token, run).atexit = False
+    node.metadata.setdefault("rematpass", []).append(token)
+
+
 def is_profiling() -> bool:
     """Whether a profiler runs in this process: torch has one only (2.11-2.15)."""
     return bool(torch.autograd.profiler._is_profiler_enabled or torch._C._autograd._profiler_enabled())

@@ -22,9 +22,9 @@ from torch._dynamo.backends.common import aot_autograd
 from torch.utils import _pytree
 
 import rematpass
-from rematpass.backend import plans_of
 from rematpass.check.measure import storage_bytes
 from rematpass.errors import BudgetTooSmall
+from rematpass.noted import plans_of
 
 Same = Callable[[Tensor, Tensor], bool]
 Make = Callable[[], tuple[Callable[..., Any], tuple[Any, ...]]]

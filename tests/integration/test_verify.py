@@ -146,6 +146,7 @@ def test_a_backward_that_fails_leaves_nothing_behind(caplog):
         y.sum().backward()
     assert not is_profiling()
     assert measured_lines(caplog) == []
+    del y  # and what its backward was handed
     train(model, compiled, x, 1)
     assert len(measured_lines(caplog)) == 1
 
@@ -275,9 +276,8 @@ def test_a_block_that_many_places_share_is_measured_once_and_not_before_its_back
     """Their forwards run one after the other, and the first backward is compiled when it runs."""
     caplog.set_level(logging.INFO, "rematpass.verify")
     blocks, x = nn.ModuleList(Layers(1) for _ in range(4)), torch.randn(512, 256)
-    smallest = rematpass.plan(blocks[0], (x.clone().requires_grad_(),), memory_budget="none").smallest_peak_bytes
     for block in blocks:
-        block.compile(backend="rematpass", options={"memory_budget": smallest})
+        block.compile(backend="rematpass", options={"memory_budget": "1GiB"})
     for _ in range(4):
         y = x
         for block in blocks:

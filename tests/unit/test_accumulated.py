@@ -6,10 +6,11 @@ import torch
 from torch import nn
 
 import rematpass
-from rematpass.accumulated import beside, gradient_bytes, still_fits
+from rematpass.accumulated import Built, beside, gradient_bytes
 from rematpass.device import make_settings
 from rematpass.options import parse_options
 from rematpass.pipeline import AMPLE
+from rematpass.shares import Offer
 
 
 def parameter(count, *, is_learning=True, has_gradient=False, dtype=torch.float32):
@@ -34,21 +35,35 @@ def settings(budget, **options):
 
 def test_settings_stand_for_what_they_leave():
     whole = settings(1000)
-    assert beside(whole, 0, has_run=True) == whole
-    assert beside(settings("none"), 7, has_run=True) == settings("none")
-    first, later = beside(whole, 7, has_run=False), beside(whole, 7, has_run=True)
+    assert beside(whole, 0, 0, has_run=True) == whole
+    assert beside(settings("none"), 7, 0, has_run=True) == settings("none")
+    first, later = beside(whole, 7, 0, has_run=False), beside(whole, 7, 0, has_run=True)
+    others, both = beside(whole, 0, 7, has_run=False), beside(whole, 3, 4, has_run=False)
     assert (first.budget_bytes, first.beside_bytes, first.on_infeasible) == (1000, 7, "error")
     assert later.on_infeasible == "warn"
-    assert len({s.fingerprint for s in (whole, first, later, beside(whole, 8, has_run=True))}) == 4
+    assert (others.on_infeasible, others.beside_bytes) == ("smallest", 7), "they may make room yet"
+    assert (both.on_infeasible, both.beside_bytes) == ("error", 7)
+    offer = beside(whole, 0, 7, Offer(3, 2, 1.0), has_run=False)
+    assert offer.offer == Offer(3, 2, 1.0)
+    assert len({s.fingerprint for s in (whole, first, later, others, both, offer)}) == 6
 
 
 def test_a_plan_fits_beside_them_if_it_keeps_what_is_left_and_is_compiled_alike():
     model, x = nn.Sequential(nn.Linear(32, 32), nn.GELU(), nn.Linear(32, 32)), torch.randn(64, 32)
     plan = rematpass.plan(model, (x,), memory_budget="none")
-    assert still_fits(plan, 10**9)
-    tight = dataclasses.replace(plan, budget_bytes=plan.peak_bytes + 100)
-    assert still_fits(tight, 100)
-    assert not still_fits(tight, 101)
-    ample = dataclasses.replace(plan, budget_bytes=int(AMPLE * plan.fastest_peak_bytes) + 100)
-    assert still_fits(ample, 99)
-    assert not still_fits(ample, 102)
+
+    def built(budget, beside_bytes=0):
+        return Built(model, dataclasses.replace(plan, budget_bytes=budget), beside_bytes)
+
+    tight = built(plan.peak_bytes + 100)
+    assert tight.fits(100)
+    assert not tight.fits(101)
+    assert tight.may_fit(100)
+    assert built(plan.peak_bytes, 100).fits(100)
+    assert not built(plan.peak_bytes, 100).fits(101)
+    ample = built(int(AMPLE * plan.fastest_peak_bytes) + 100)
+    assert ample.fits(99)
+    assert not ample.fits(102)
+    highest = max(moment.live_bytes for moment in plan.timeline if moment.phase == "forward")
+    assert built(highest + 7).fits_forward(7)
+    assert not built(highest + 7).fits_forward(8)

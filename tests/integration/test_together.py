@@ -1,0 +1,168 @@
+"""Several graphs in one step, or one that runs several times: from the second step on they keep the budget together."""
+
+import logging
+import warnings
+
+import pytest
+import torch
+from torch import nn
+from torch.nn import functional
+
+import rematpass
+from rematpass import measure_peak
+from rematpass.check.measure import storage_bytes
+
+# Dynamo's own, of what one graph hands to the next.
+pytestmark = pytest.mark.filterwarnings("ignore:The .grad attribute of a Tensor:UserWarning")
+
+
+class Block(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.up, self.down, self.norm = nn.Linear(64, 256), nn.Linear(256, 64), nn.LayerNorm(64)
+
+    def forward(self, x):
+        return x + self.down(functional.gelu(self.up(self.norm(x))))
+
+
+class Blocks(nn.Module):
+    """Of several frames where `breaks` says so."""
+
+    def __init__(self, breaks=()):
+        super().__init__()
+        self.blocks = nn.ModuleList(Block() for _ in range(6))
+        self.breaks = breaks
+
+    def forward(self, x):
+        x = self.blocks[0](x)
+        x = self.blocks[1](x)
+        x = self.blocks[2](x)
+        if self.breaks:
+            torch._dynamo.graph_break()
+        x = self.blocks[3](x)
+        x = self.blocks[4](x)
+        x = self.blocks[5](x)
+        return x.square().mean()
+
+
+class Pair(nn.Module):
+    """One encoder, run on both halves of a batch."""
+
+    def __init__(self, encode=None):
+        super().__init__()
+        self.encoder = nn.Sequential(Block(), Block(), Block())
+        self.encode = encode or self.encoder
+
+    def forward(self, x):
+        one, other = x.chunk(2)
+        return (self.encode(one) - self.encode(other)).square().mean()
+
+
+def broken(model, **options):
+    model.breaks = (3,)
+    return torch.compile(model, backend="rematpass", options=options)
+
+
+def block_by_block(model, **options):
+    for block in model.blocks:
+        block.compile(backend="rematpass", options=options)
+    return model
+
+
+def twice(model, **options):
+    model.encode = torch.compile(model.encoder, backend="rematpass", options=options)
+    return model
+
+
+WAYS = {"broken": (Blocks, broken), "block_by_block": (Blocks, block_by_block), "twice": (Pair, twice)}
+
+
+@pytest.fixture(autouse=True)
+def fresh():
+    torch._dynamo.reset()
+    yield
+    torch._dynamo.reset()
+
+
+def make(way):
+    torch.manual_seed(0)
+    kind, wrap = WAYS[way]
+    return kind(), torch.randn(16, 64, 64), wrap
+
+
+def budget_at(model, x, share):
+    plan = rematpass.plan(model, (x,), memory_budget="none")
+    return int(plan.smallest_peak_bytes + share * (plan.fastest_peak_bytes - plan.smallest_peak_bytes))
+
+
+def total_peak(model, step, x):
+    gradients = [p.grad for p in model.parameters() if p.grad is not None]
+    return storage_bytes([*model.parameters(), x, *gradients]) + measure_peak(lambda: step(x).backward())
+
+
+@pytest.mark.parametrize("way", sorted(WAYS))
+def test_the_budget_holds_from_the_second_step_on(way, caplog):
+    caplog.set_level(logging.INFO, "rematpass.together")
+    model, x, wrap = make(way)
+    reference, _, _ = make(way)
+    budget = budget_at(reference, x, 0.4)
+    step = wrap(model, memory_budget=budget, verify=False)
+    peaks = []
+    for _ in range(3):
+        model.zero_grad()
+        peaks.append(total_peak(model, step, x))
+    assert peaks[0] > budget, "each graph has the whole budget at first"
+    assert 0.4 * budget < max(peaks[1:]) <= 1.001 * budget
+    assert [r for r in caplog.records if "share a budget" in r.getMessage()] != []
+
+    reference(x).backward()
+    for ours, theirs in zip(model.parameters(), reference.parameters(), strict=True):
+        torch.testing.assert_close(ours.grad, theirs.grad)
+
+
+def test_gradients_of_earlier_backwards_of_all_graphs_count():
+    model, x, wrap = make("broken")
+    budget = budget_at(model, x, 0.5)
+    step = wrap(model, memory_budget=budget, verify=False)
+    peaks = [total_peak(model, step, x) for _ in range(4)]
+    assert max(peaks[2:]) <= 1.001 * budget
+
+
+def test_where_no_plans_fit_together_it_says_what_they_take():
+    model, x, wrap = make("broken")
+    budget = budget_at(model, x, 0.0)
+    step = wrap(model, memory_budget=budget, verify=False)
+    step(x).backward()
+    model.zero_grad()
+    with pytest.warns(UserWarning, match=r"graphs of one step take .* together, the budget is .* Try: that budget"):
+        step(x).backward()
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        for _ in range(3):
+            model.zero_grad()
+            step(x).backward()
+
+
+def test_graphs_of_ample_budgets_stay_as_they_are(caplog):
+    caplog.set_level(logging.INFO, "rematpass")
+    model, x, wrap = make("broken")
+    step = wrap(model, memory_budget="4GiB", verify=False)
+    step(x).backward()
+    plans = rematpass.plans(step)
+    assert len(plans) == 2
+    for _ in range(2):
+        model.zero_grad()
+        step(x).backward()
+    assert all(now is then for now, then in zip(rematpass.plans(step), plans, strict=True))
+    assert "they share memory_budget" in "".join(plans[1].notes)
+
+
+def test_graphs_whose_outputs_are_dropped_hold_nothing():
+    model, x, wrap = make("twice")
+    step = wrap(model, memory_budget=budget_at(model, x, 0.6), verify=False)
+    model.encode(x)
+    encoder = rematpass.plans(model.encode)
+    for _ in range(3):
+        model.encode(x)  # nobody keeps what it returns
+    assert rematpass.plans(model.encode) == encoder
+    assert step is model
