@@ -17,7 +17,7 @@ from rematpass.store import PlanStore
 from tests.processes import finish, killed_at_the_end, start_python
 from tests.unit.test_plan import make_plan
 
-KILLS = 20
+KILLS = 12
 # Writes two plans in turn to the same file and the same store, for ever.
 SAVER = """
 import sys
