@@ -73,7 +73,7 @@ def gradient_bytes(inputs: Iterable[object]) -> int:
     learning = [p for p in inputs if isinstance(p, torch.nn.Parameter) and p.requires_grad]
     if all(p.grad is None for p in learning):
         return 0
-    return sum(p.nbytes if p.grad is None else p.grad.nbytes for p in learning)
+    return sum(p.nbytes for p in learning)
 
 
 def beside(settings: Settings, gradients: int, others: int, offer: Offer | None = None, *, has_run: bool) -> Settings:

@@ -223,7 +223,9 @@ def choose_point(frontier: Frontier, inputs: Inputs, request: Request, settings:
         BudgetTooSmall: nothing fits and `on_infeasible` is "error".
     """
     if settings.offer is not None:
-        return next(point for point, offer in _offered(frontier, inputs) if offer == settings.offer)
+        found = next((point for point, offer in _offered(frontier, inputs) if offer == settings.offer), None)
+        assert found is not None, "equal graphs and settings offer equal plans"
+        return found
     point = frontier.choose(request.budget_bytes)
     smallest = frontier.smallest
     if point is not None:

@@ -73,7 +73,7 @@ def choose_together(offers: Sequence[Sequence[Offer]], runs: Sequence[int], mome
     """Per graph, which of its offers, so that every moment keeps its budget at the least extra time.
 
     The best choice where there are few graphs; for more, a good one: from plans that hold least on, the plan that saves
-    most time per byte of the moments' growth is taken, as long as one fits. Where nothing fits, what holds least.
+    most time per byte of the moments' growth is taken, as long as one fits. Where nothing fits, what exceeds least.
 
     Args:
         offers: of each graph.
@@ -82,16 +82,16 @@ def choose_together(offers: Sequence[Sequence[Offer]], runs: Sequence[int], mome
     """
     if math.prod(map(len, offers)) <= MOST_COMBINATIONS:
         combinations = itertools.product(*(range(len(those)) for those in offers))
-        fitting = (picks for picks in combinations if _fits(offers, picks, moments))
-        best = min(fitting, key=lambda combination: _seconds(offers, runs, combination), default=None)
-        if best is not None:
-            return list(best)
+        best = min(
+            combinations, key=lambda picks: (max(0, _excess(offers, picks, moments)), _seconds(offers, runs, picks))
+        )
+        return list(best)
     starts = [
         [min(range(len(those)), key=lambda i: (those[i].held_bytes, those[i].peak_bytes)) for those in offers],
         [min(range(len(those)), key=lambda i: (those[i].peak_bytes, those[i].held_bytes)) for those in offers],
     ]
-    start = next((picks for picks in starts if _fits(offers, picks, moments)), None)
-    return starts[0] if start is None else _climb(offers, runs, moments, start)
+    start = min(starts, key=lambda picks: _excess(offers, picks, moments))
+    return _climb(offers, runs, moments, start) if _fits(offers, start, moments) else start
 
 
 def _climb(
@@ -113,8 +113,12 @@ def _climb(
 
 
 def _fits(offers: Sequence[Sequence[Offer]], picks: Sequence[int], moments: Sequence[Moment]) -> bool:
+    return _excess(offers, picks, moments) <= 0
+
+
+def _excess(offers: Sequence[Sequence[Offer]], picks: Sequence[int], moments: Sequence[Moment]) -> int:
     chosen = _chosen(offers, picks)
-    return all(excess_bytes(moment, chosen) <= 0 for moment in moments)
+    return max((excess_bytes(moment, chosen) for moment in moments), default=0)
 
 
 def _used(offers: Sequence[Sequence[Offer]], picks: Sequence[int], moments: Sequence[Moment]) -> int:

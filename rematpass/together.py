@@ -84,9 +84,10 @@ class Together:
         return offer_of(self._form.plan)
 
     def offers(self) -> tuple[Offer, ...]:
-        """What it could follow; worked out once."""
+        """What it could follow that keeps the budget when it runs alone; worked out once."""
         if not self._offers:
-            self._offers = (self.present,) if self._trace_offers is None else tuple(self._trace_offers())
+            traced = () if self._trace_offers is None else self._trace_offers()
+            self._offers = tuple(o for o in traced if o.peak_bytes <= self.whole_bytes) or (self.present,)
         return self._offers
 
     def follow(self, offer: Offer) -> None:
@@ -220,13 +221,18 @@ class Ledger:
         handed = {at: size for other in waiting for at, size in other.handed.items()}
         total = sum(size for at, size in handed.items() if at not in own and at not in returned)
         total -= sum(size for at, size in returned.items() if at in own)
-        for at, ref in self._parameters.items():
-            parameter = ref()
-            if parameter is None:
-                continue
-            has_gradient = parameter.requires_grad and (parameter.grad is not None or at in self._done)
-            total += parameter.nbytes * ((at not in parameters) + (is_backward and has_gradient))
-        return total
+        mine = _storages(p for ref in parameters.values() if (p := ref()) is not None)
+        theirs = _storages(p for ref in self._parameters.values() if (p := ref()) is not None)
+        total += sum(size for at, size in theirs.items() if at not in mine)
+        return total + (sum(self._gradients().values()) if is_backward else 0)
+
+    def _gradients(self) -> dict[int, int]:
+        """Gradients that are there or wait to be added, as large as the memory that their parameters have now.
+
+        Sharded training takes that of a parameter whose graph is over, and of its gradient with it.
+        """
+        found = ((at, p) for at, ref in self._parameters.items() if (p := ref()) is not None and p.requires_grad)
+        return _storages(p for at, p in found if p.grad is not None or at in self._done)
 
     def _settle(self) -> None:
         """Choose plans for the graphs of the steps so far, if those they follow break a budget or could be faster."""
@@ -280,6 +286,6 @@ def _split(inputs: Iterable[object]) -> tuple[dict[int, int], Parameters]:
 
 
 def _storages(tensors: Iterable[torch.Tensor]) -> dict[int, int]:
-    """Bytes of storages by address, without those of tensors made of others."""
-    plain = [tensor.untyped_storage() for tensor in tensors if not torch_compat.is_wrapper(tensor)]
-    return {storage.data_ptr(): storage.nbytes() for storage in plain}
+    """Bytes of storages by address, without those of tensors made of others, and of sparse ones, which have none."""
+    plain = [t for t in tensors if t.layout is torch.strided and not torch_compat.is_wrapper(t)]
+    return {storage.data_ptr(): storage.nbytes() for storage in (tensor.untyped_storage() for tensor in plain)}

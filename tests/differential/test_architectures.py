@@ -24,13 +24,11 @@ SHORT = {
     "bert": {},
     "gpt2": ONCE_GPT,
     "llama": {},
-    "mamba": ONCE,
     "resnet": {},
     "t5": {"num_layers": 1},
     "unet": {},
     "unrolled-lstm": {},
     "vit": {},
-    "whisper": {"encoder_layers": 1, "decoder_layers": 1},
 }
 SHORT_BY_REPLAY = {
     "albert": {},
@@ -38,9 +36,11 @@ SHORT_BY_REPLAY = {
     "deberta": {},
     "gemma3": {},
     "lstm": {},
+    "mamba": ONCE,
     "qwen2-moe": ONCE,
     "swin": {},
     "wav2vec2": {},
+    "whisper": {"encoder_layers": 1, "decoder_layers": 1},
     "xlnet": {},
 }
 

@@ -66,8 +66,13 @@ from tests.differential.steps import (
     weighted_sum,
 )
 
-# torch itself, where it looks at the inputs of a second graph that come out of a first.
-pytestmark = pytest.mark.filterwarnings("ignore:The .grad attribute of a Tensor that is not a leaf")
+pytestmark = [
+    # torch itself, where it looks at the inputs of a second graph that come out of a first.
+    pytest.mark.filterwarnings("ignore:The .grad attribute of a Tensor that is not a leaf"),
+    # At the smallest budget of one run alone there is no room for what others hold, nor for accumulated gradients.
+    pytest.mark.filterwarnings("ignore:rematpass. the graphs of one step take"),
+    pytest.mark.filterwarnings("ignore:memory budget too small[^§]*Gradients of earlier backwards"),
+]
 
 SGD = partial(torch.optim.SGD, lr=0.1, momentum=0.9)
 ADAMW = partial(torch.optim.AdamW, lr=0.01)

@@ -30,18 +30,16 @@ class Blocks(nn.Module):
 
     def __init__(self, breaks=()):
         super().__init__()
-        self.blocks = nn.ModuleList(Block() for _ in range(6))
+        self.blocks = nn.ModuleList(Block() for _ in range(4))
         self.breaks = breaks
 
     def forward(self, x):
         x = self.blocks[0](x)
         x = self.blocks[1](x)
-        x = self.blocks[2](x)
         if self.breaks:
             torch._dynamo.graph_break()
+        x = self.blocks[2](x)
         x = self.blocks[3](x)
-        x = self.blocks[4](x)
-        x = self.blocks[5](x)
         return x.square().mean()
 
 
@@ -50,7 +48,7 @@ class Pair(nn.Module):
 
     def __init__(self, encode=None):
         super().__init__()
-        self.encoder = nn.Sequential(Block(), Block(), Block())
+        self.encoder = nn.Sequential(Block(), Block())
         self.encode = encode or self.encoder
 
     def forward(self, x):
@@ -59,7 +57,7 @@ class Pair(nn.Module):
 
 
 def broken(model, **options):
-    model.breaks = (3,)
+    model.breaks = (2,)
     return torch.compile(model, backend="rematpass", options=options)
 
 
@@ -102,10 +100,11 @@ def total_peak(model, step, x):
 
 @pytest.mark.parametrize("way", sorted(WAYS))
 def test_the_budget_holds_from_the_second_step_on(way, caplog):
+    """Gradients that accumulate over three more steps count, too, those of all graphs."""
     caplog.set_level(logging.INFO, "rematpass.together")
     model, x, wrap = make(way)
     reference, _, _ = make(way)
-    budget = budget_at(reference, x, 0.4)
+    budget = budget_at(reference, x, 0.5)
     step = wrap(model, memory_budget=budget, verify=False)
     peaks = []
     for _ in range(3):
@@ -114,24 +113,18 @@ def test_the_budget_holds_from_the_second_step_on(way, caplog):
     assert peaks[0] > budget, "each graph has the whole budget at first"
     assert 0.4 * budget < max(peaks[1:]) <= 1.001 * budget
     assert [r for r in caplog.records if "share a budget" in r.getMessage()] != []
+    peaks = [total_peak(model, step, x) for _ in range(3)]
+    assert max(peaks[1:]) <= 1.001 * budget
 
-    reference(x).backward()
+    for _ in range(4):
+        reference(x).backward()
     for ours, theirs in zip(model.parameters(), reference.parameters(), strict=True):
         torch.testing.assert_close(ours.grad, theirs.grad)
 
 
-def test_gradients_of_earlier_backwards_of_all_graphs_count():
-    model, x, wrap = make("broken")
-    budget = budget_at(model, x, 0.5)
-    step = wrap(model, memory_budget=budget, verify=False)
-    peaks = [total_peak(model, step, x) for _ in range(4)]
-    assert max(peaks[2:]) <= 1.001 * budget
-
-
 def test_where_no_plans_fit_together_it_says_what_they_take():
-    model, x, wrap = make("broken")
-    budget = budget_at(model, x, 0.0)
-    step = wrap(model, memory_budget=budget, verify=False)
+    model, x, wrap = make("twice")
+    step = wrap(model, memory_budget=budget_at(model, x, 0.0), verify=False)
     step(x).backward()
     model.zero_grad()
     with pytest.warns(UserWarning, match=r"graphs of one step take .* together, the budget is .* Try: that budget"):
@@ -143,8 +136,7 @@ def test_where_no_plans_fit_together_it_says_what_they_take():
             step(x).backward()
 
 
-def test_graphs_of_ample_budgets_stay_as_they_are(caplog):
-    caplog.set_level(logging.INFO, "rematpass")
+def test_graphs_of_ample_budgets_stay_as_they_are():
     model, x, wrap = make("broken")
     step = wrap(model, memory_budget="4GiB", verify=False)
     step(x).backward()
@@ -157,12 +149,11 @@ def test_graphs_of_ample_budgets_stay_as_they_are(caplog):
     assert "they share memory_budget" in "".join(plans[1].notes)
 
 
-def test_graphs_whose_outputs_are_dropped_hold_nothing():
+def test_runs_whose_outputs_are_dropped_hold_nothing():
     model, x, wrap = make("twice")
-    step = wrap(model, memory_budget=budget_at(model, x, 0.6), verify=False)
+    wrap(model, memory_budget=budget_at(model, x, 0.6), verify=False)
     model.encode(x)
-    encoder = rematpass.plans(model.encode)
+    plans = rematpass.plans(model.encode)
     for _ in range(3):
         model.encode(x)  # nobody keeps what it returns
-    assert rematpass.plans(model.encode) == encoder
-    assert step is model
+    assert rematpass.plans(model.encode) == plans
