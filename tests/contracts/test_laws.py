@@ -17,6 +17,7 @@ MAX_FUNCTION, MAX_FILE, MAX_NESTING = 60, 400, 3
 # Which rooms a room may import, besides itself. What is not here is not allowed: a new room needs a row.
 FREE = {"errors", "plan_types", "options", "files"}
 BELOW_PIPELINE = {*FREE, "declared", "torch_compat", "cost", "solve", "graph", "emit", "check", "report"}
+TO_HALVES = {*BELOW_PIPELINE, "noted", "partitioner", "pipeline"}
 MAY_IMPORT = {
     "version": set(),
     "errors": {"plan_types"},
@@ -57,23 +58,16 @@ MAY_IMPORT = {
     "partitioner": {*BELOW_PIPELINE, "noted", "pipeline"},
     "accumulated": {*FREE, "torch_compat", "report", "pipeline", "shares", "verify"},
     "together": {*FREE, "torch_compat", "report", "shares", "accumulated", "verify"},
-    "backend": {
-        *BELOW_PIPELINE,
-        *("accumulated", "noted", "partitioner", "pipeline", "ranks", "device", "shares", "store", "lessons"),
-        *("together", "verify"),
-    },
+    "backend": {*TO_HALVES, "accumulated", "ranks", "device", "shares", "store", "lessons", "together", "verify"},
     "script": {*FREE, "torch_compat", "check", "backend", "partitioner", "verify"},
     "stand_in": {*FREE, "torch_compat"},
     "resize": {*FREE, "torch_compat"},
-    "look": {*BELOW_PIPELINE, "garbage", "pipeline", "device", "partitioner", "backend", "stand_in"},
+    "look": {*TO_HALVES, "garbage", "device", "backend", "stand_in"},
     "sized": {
         *BELOW_PIPELINE,
         *("pipeline", "lives", "look", "resize", "stand_in", "sizing", "globs", "formula", "other_sizes"),
     },
-    "api": {
-        *BELOW_PIPELINE,
-        *("noted", "partitioner", "pipeline", "device", "backend", "look", "resize", "sizing", "sized"),
-    },
+    "api": {*TO_HALVES, "device", "backend", "look", "resize", "sizing", "sized"},
     "__init__": {*BELOW_PIPELINE, *("api", "device", "naming", "plan_file", "version", "formula", "other_sizes")},
     "sources": {*FREE, "stand_in"},
     "commands": {
