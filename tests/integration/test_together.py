@@ -26,17 +26,17 @@ class Block(nn.Module):
 
 
 class Blocks(nn.Module):
-    """Of several frames where `breaks` says so."""
+    """Two graphs where `is_broken`."""
 
-    def __init__(self, breaks=()):
+    def __init__(self, is_broken=False):
         super().__init__()
         self.blocks = nn.ModuleList(Block() for _ in range(4))
-        self.breaks = breaks
+        self.is_broken = is_broken
 
     def forward(self, x):
         x = self.blocks[0](x)
         x = self.blocks[1](x)
-        if self.breaks:
+        if self.is_broken:
             torch._dynamo.graph_break()
         x = self.blocks[2](x)
         x = self.blocks[3](x)
@@ -57,7 +57,7 @@ class Pair(nn.Module):
 
 
 def broken(model, **options):
-    model.breaks = (2,)
+    model.is_broken = True
     return torch.compile(model, backend="rematpass", options=options)
 
 
