@@ -60,9 +60,30 @@ class Built:
         return self.plan.smallest_peak_bytes + beside_bytes <= self.whole_bytes
 
 
-BuildBeside = Callable[[int, int, Offer | None], Built]
-"""From bytes of gradients of earlier backwards, bytes of other graphs of the step, and the plan to follow if that is
-chosen, to the graph compiled beside them."""
+@dataclass(frozen=True)
+class Company:
+    """What a graph runs beside, and what that asks of its plan.
+
+    Attributes:
+        gradients: bytes of gradients of earlier backwards.
+        others: bytes of other graphs of the step.
+        offer: the plan to follow; None for the fastest that fits.
+        is_followed: more graphs of the step come, of which nothing is known yet.
+    """
+
+    gradients: int = 0
+    others: int = 0
+    offer: Offer | None = None
+    is_followed: bool = False
+
+    @property
+    def total(self) -> int:
+        """Bytes that are not there for the graph."""
+        return self.gradients + self.others
+
+
+BuildBeside = Callable[[Company], Built]
+"""The graph compiled for what it runs beside."""
 
 
 def gradient_bytes(inputs: Iterable[object]) -> int:
@@ -76,19 +97,17 @@ def gradient_bytes(inputs: Iterable[object]) -> int:
     return sum(p.nbytes for p in learning)
 
 
-def beside(settings: Settings, gradients: int, others: int, offer: Offer | None = None, *, has_run: bool) -> Settings:
+def beside(settings: Settings, company: Company, *, has_run: bool) -> Settings:
     """Settings for a plan that leaves something of the budget to what is live beside the step.
 
     Args:
         settings: for a plan that has the whole budget.
-        gradients: bytes of gradients of earlier backwards.
-        others: bytes of other graphs of the step.
-        offer: the plan to follow; None for the fastest that fits.
+        company: what that is.
         has_run: steps were run by that plan: where nothing fits, training goes on with the smallest peak, and a
             warning. Where only other graphs are in the way, they may yet make room: no warning then.
     """
-    total = gradients + others
-    if not (total or offer) or settings.budget_bytes is None:
+    gradients, others, total = company.gradients, company.others, company.total
+    if not (total or company.offer or company.is_followed) or settings.budget_bytes is None:
         return settings
     notes = []
     if gradients and total > 0:
@@ -99,11 +118,12 @@ def beside(settings: Settings, gradients: int, others: int, offer: Offer | None 
     if others > 0:
         notes.append(f"{format_bytes(others)} of memory_budget are left to other graphs of the step")
     infeasible = "warn" if has_run else settings.on_infeasible
-    told = f"{settings.fingerprint} beside {gradients} {others} {offer} {has_run}"
+    told = f"{settings.fingerprint} beside {company} {has_run}"
     return dataclasses.replace(
         settings,
         beside_bytes=total,
-        offer=offer,
+        offer=company.offer,
+        is_followed=company.is_followed,
         on_infeasible="smallest" if others > 0 and not gradients else infeasible,
         fingerprint=hashlib.sha256(told.encode()).hexdigest(),
         notes=(*settings.notes, *notes),
@@ -140,10 +160,11 @@ class Accumulating:
         """The budget of the step and of what is beside it."""
         return self._alone.whole_bytes
 
-    def follow(self, offer: Offer) -> None:
-        """Follow another plan; what it leaves of the budget is for other graphs of the step."""
+    def follow(self, offer: Offer | None) -> None:
+        """Follow another plan; what it leaves of the budget is for other graphs of the step. None: there are none."""
         assert self._again is not None, "what cannot be planned again offers no other plan"
-        self._alone = self._again(0, self.whole_bytes - offer.peak_bytes, offer)
+        others = 0 if offer is None else self.whole_bytes - offer.peak_bytes
+        self._alone = self._again(Company(others=others, offer=offer))
 
     def __call__(self, *inputs: Any) -> Any:
         """One forward, in the form that has room for what is there."""
@@ -184,7 +205,7 @@ class Accumulating:
                 stacklevel=2,
             )
             return self._alone
-        made = self._again(gradients, 0, None)
+        made = self._again(Company(gradients))
         logger.info(
             "rematpass: %s: planned again beside %s of gradients of earlier backwards: predicted %s of %s",
             *(name, size, format_bytes(made.plan.peak_bytes), format_bytes(made.plan.budget_bytes or 0)),

@@ -19,7 +19,7 @@ import torch
 from torch import fx
 
 from . import torch_compat
-from .accumulated import Accumulating, BuildBeside, Built, beside, gradient_bytes
+from .accumulated import Accumulating, BuildBeside, Built, Company, beside, gradient_bytes
 from .device import make_settings
 from .emit.layouts import note_layouts
 from .graph.layouts import find_images
@@ -91,11 +91,13 @@ def compile_graph(
     others = ledger.waiting_bytes(example_inputs) if is_open else 0
     # What is free does not have what is live.
     credit = gradients + others if settings.is_budget_above_inputs else 0
-    compiled, made = step.build(gm, example_inputs, gradients, others - credit, later)
+    is_followed = later is not None and (torch_compat.is_followed(gm) or others > 0)
+    company = Company(gradients, others - credit, is_followed=is_followed)
+    compiled, made = step.build(gm, example_inputs, company, later)
     if not made or made[0].budget_bytes is None:
         return compiled
     form = Accumulating(Built(compiled, made[0], gradients + others), example_inputs, step.again(later, credit))
-    return Together(form, step.offers(later), ledger)
+    return Together(form, step.offers(later), ledger, is_followed=is_followed)
 
 
 def _can_be_measured(gm: fx.GraphModule, options: Options) -> bool:
@@ -118,22 +120,18 @@ class _Step:
         self,
         gm: fx.GraphModule,
         inputs: Sequence[Any],
-        gradients: int,
-        others: int,
+        company: Company,
         later: torch_compat.LaterCompilation | None,
-        offer: Offer | None = None,
     ) -> tuple[Callable[..., Any], list[Plan]]:
         """The compiled step, verified where that was asked for, and its plans.
 
         Args:
             gm: the graph dynamo captured.
             inputs: its inputs.
-            gradients: bytes of gradients of earlier backwards, beside which it runs.
-            others: bytes of other graphs of the step.
+            company: what it runs beside.
             later: to plan anew what a measured step shows to be over its budget.
-            offer: the plan to follow.
         """
-        settings = beside(self._settings, gradients, others, offer, has_run=self._first is not None)
+        settings = beside(self._settings, company, has_run=self._first is not None)
         is_verified = self._options.verify and _can_be_measured(gm, self._options)
         lessons = Lessons(cache_dir(), self._key(settings)) if is_verified and may_learn(settings) else None
         learned = lessons.recall() if lessons is not None else 0
@@ -151,14 +149,15 @@ class _Step:
         return verified(compiled, made, inputs, self._listener, remedy), made
 
     def again(self, later: torch_compat.LaterCompilation | None, credit: int) -> BuildBeside | None:
-        """How to build the step beside more; `credit` of these bytes were live when the budget was worked out."""
+        """How to build the step in other company; `credit` bytes were live when the budget was worked out."""
         if later is None:
             return None
 
-        def build(gradients: int, others: int, offer: Offer | None) -> Built:
+        def build(company: Company) -> Built:
+            credited = dataclasses.replace(company, others=company.others - credit)
             with later.surroundings() as gm:
-                compiled, made = self.build(gm, later.inputs, gradients, others - credit, None, offer)
-            return Built(compiled, made[0], gradients + others)
+                compiled, made = self.build(gm, later.inputs, credited, None)
+            return Built(compiled, made[0], company.total)
 
         return build
 

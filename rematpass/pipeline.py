@@ -37,7 +37,7 @@ from .plan_types import Curve, Plan
 from .record import NS, Inputs, Request, record_alive, record_curve, record_plan
 from .replay import replay_decision
 from .report.table import format_line
-from .shares import Offer, held_bytes
+from .shares import Offer, held_bytes, leaves_half
 from .solve.descent import FrontierPoint
 from .solve.program import Decision
 from .solve.search import Effort, Frontier
@@ -74,6 +74,8 @@ class Settings:
         correction_bytes: by how much a measured step exceeded its prediction; left free where some plan can.
         beside_bytes: of the budget, what is live throughout the step without being the graph's.
         offer: the plan to follow, one of `trace_offers`; None for the fastest that keeps the budget.
+        is_followed: graphs of the same step come after this one, of which nothing is known: the plan that holds least
+            for its backward, unless the fastest leaves them half of the budget.
     """
 
     budget_bytes: int | None
@@ -93,6 +95,7 @@ class Settings:
     correction_bytes: int = 0
     beside_bytes: int = 0
     offer: Offer | None = None
+    is_followed: bool = False
 
 
 @dataclass(frozen=True)
@@ -216,6 +219,20 @@ def _request(facts: Facts, settings: Settings, graph_name: str) -> Request:
     )
 
 
+def _with_room(
+    point: FrontierPoint, frontier: Frontier, inputs: Inputs, budget_bytes: int, settings: Settings
+) -> FrontierPoint:
+    """Of plans that keep the budget, `point` or one that leaves more: for what was measured, for graphs to come."""
+    wanted = budget_bytes - settings.correction_bytes
+    if settings.is_followed and not leaves_half(frontier.fastest.peak_bytes, budget_bytes, settings.beside_bytes):
+        fitting = [(p, offer) for p, offer in _offered(frontier, inputs) if offer.peak_bytes <= wanted]
+        least = min(fitting, key=lambda found: (found[1].held_bytes, found[1].extra_seconds), default=None)
+        return frontier.smallest if least is None else least[0]
+    if not settings.correction_bytes:
+        return point
+    return frontier.choose(wanted) or frontier.smallest
+
+
 def choose_point(frontier: Frontier, inputs: Inputs, request: Request, settings: Settings) -> FrontierPoint:
     """The plan for the budget.
 
@@ -228,11 +245,11 @@ def choose_point(frontier: Frontier, inputs: Inputs, request: Request, settings:
         return found
     point = frontier.choose(request.budget_bytes)
     smallest = frontier.smallest
+    if request.budget_bytes is None:
+        assert point is not None, "without a budget everything fits"
+        return point
     if point is not None:
-        if request.budget_bytes is None or not settings.correction_bytes:
-            return point
-        return frontier.choose(request.budget_bytes - settings.correction_bytes) or smallest
-    assert request.budget_bytes is not None
+        return _with_room(point, frontier, inputs, request.budget_bytes, settings)
     pinned = sum(inputs.program.size_bytes[v] for v in inputs.constraints.pinned & smallest.decision.kept)
     beside = settings.beside_bytes
     error = BudgetTooSmall(

@@ -63,6 +63,17 @@ def offer_of(plan: Plan) -> Offer:
     return Offer(plan.peak_bytes, held_bytes(plan.lives, forward_ops), plan.recompute_seconds)
 
 
+def leaves_half(peak_bytes: int, budget_bytes: int, beside_bytes: int) -> bool:
+    """Whether a graph leaves half of the memory to graphs that come after it, of which nothing is known yet.
+
+    Args:
+        peak_bytes: of the graph.
+        budget_bytes: what it may take itself.
+        beside_bytes: what is live beside it, which the budget has been lowered by.
+    """
+    return 2 * (peak_bytes + beside_bytes) <= budget_bytes + beside_bytes
+
+
 def excess_bytes(moment: Moment, offers: Sequence[Offer]) -> int:
     """By how much a moment is over its budget; `offers` has the plan of each graph."""
     held = sum(offers[graph].held_bytes for graph in moment.waiting)

@@ -5,7 +5,8 @@ budget together. Never changes what is computed, never holds a tensor.
 
 Each graph is compiled before anybody knows what comes after it. So the first step is watched: which graphs hold what
 they keep while another one runs, and what else is live that is not that one's own. Before the second, plans are chosen
-for all of them (`shares.py`).
+for all of them (`shares.py`). Until then a graph that is known to have company leaves half of the budget to it, or
+follows the plan that holds least.
 """
 
 from __future__ import annotations
@@ -14,7 +15,7 @@ import logging
 import warnings
 import weakref
 from collections import Counter
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence, Set
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -49,14 +50,25 @@ class Together:
         form: the graph.
         offers: what its plans would take; None where it has one plan only.
         ledger: where graphs of a step meet.
+        is_followed: it was planned for graphs to come.
 
     Attributes:
+        is_settled: a step with it is over, so that its company has been seen.
         beside: what was live beside it while it ran that no plan changes: the most bytes, by the graphs that waited.
         most_runs: how often it ran in one step.
     """
 
-    def __init__(self, form: Accumulating, offers: Callable[[], Sequence[Offer]] | None, ledger: Ledger) -> None:
+    def __init__(
+        self,
+        form: Accumulating,
+        offers: Callable[[], Sequence[Offer]] | None,
+        ledger: Ledger,
+        *,
+        is_followed: bool = False,
+    ) -> None:
         self._form = form
+        self._awaits_company = is_followed and self.present.extra_seconds > 0
+        self.is_settled = False
         self._trace_offers = offers
         self._offers: tuple[Offer, ...] = ()
         self._ledger = ledger
@@ -96,6 +108,13 @@ class Together:
         if (offer.peak_bytes, offer.held_bytes) != (present.peak_bytes, present.held_bytes):
             self._form.follow(offer)
 
+    def settle(self, *, is_alone: bool) -> None:
+        """A step is over. Where nobody came, the whole budget is the graph's."""
+        if is_alone and self._awaits_company:
+            self._form.follow(None)
+        self._awaits_company = False
+        self.is_settled = True
+
     def __call__(self, *inputs: Any) -> Any:
         """One forward, as part of a step."""
         if not torch.is_grad_enabled() or torch_compat.is_in_backward():
@@ -107,11 +126,12 @@ class Together:
         node = backward_of(tensors)
         if node is not None:
             run.returned.update(_storages(tensors))
+            run.gradient_bytes = sum(_storages(t for t in tensors if t.requires_grad).values())
             self._ledger.wait(run, node)
         return outputs
 
 
-@dataclass(frozen=True, eq=False)
+@dataclass(eq=False)
 class Run:
     """A graph between its forward and the end of its backward.
 
@@ -120,12 +140,14 @@ class Run:
         handed: bytes by address of what it was handed, parameters left out.
         parameters: those it was handed.
         returned: bytes by address of what it returned; its plan counts them as held.
+        gradient_bytes: of what it returned and what its backward is handed gradients of.
     """
 
     graph: Together
     handed: dict[int, int]
     parameters: Parameters
     returned: dict[int, int] = field(default_factory=dict)
+    gradient_bytes: int = 0
 
 
 class Ledger:
@@ -153,10 +175,8 @@ class Ledger:
         run.graph.most_runs = max(run.graph.most_runs, self._runs[id(run.graph)])
         self._parameters.update(run.parameters)
         found = self._note(run, is_backward=False)
-        if found is not None and excess_bytes(*found) > 0:  # what is left of this step takes as little as it can
-            moment, (_, *waiting) = found
-            offers = run.graph.offers()
-            run.graph.follow(min(offers, key=lambda o: excess_bytes(moment, [o, *waiting]) + o.held_bytes))
+        if found is not None:
+            self._make_room(run.graph, *found)
 
     def wait(self, run: Run, node: Any) -> None:
         """The graph's forward is over; `node` is its backward."""
@@ -178,13 +198,26 @@ class Ledger:
         held = sum(run.graph.present.held_bytes for run in waiting)
         return held + self._live_beside(*_split(inputs), waiting, is_backward=False)
 
+    @staticmethod
+    def _make_room(graph: Together, moment: Moment, present: Sequence[Offer]) -> None:
+        """Where too little is left, what is left of this step takes as little as it can."""
+        excess = excess_bytes(moment, present)
+        if not graph.is_settled:
+            excess += moment.budget_bytes // 2  # for graphs to come
+        if excess > 0:
+            waiting = present[1:]
+            graph.follow(min(graph.offers(), key=lambda o: excess_bytes(moment, [o, *waiting]) + o.held_bytes))
+
     def _begin_step(self) -> None:
         self._runs.clear()
         self._parameters, self._done = {}, set()
         self._quiet_steps += not self._has_news
         if self._has_news:
-            self._has_news, self._quiet_steps = False, 0
-            self._settle()
+            self._quiet_steps = 0
+            self._choose()
+        for graph in self._graphs:
+            graph.settle(is_alone=not self._has_news)
+        self._has_news = False
         self._graphs.clear()
 
     def _close(self, run: Run) -> None:
@@ -214,8 +247,9 @@ class Ledger:
         """Bytes of the step that are not a graph's own, nor held by the waiting ones.
 
         Others' parameters, gradients of earlier backwards and, of the same parameters, of this one; what the waiting
-        graphs were handed; less what one of them returned and this one is handed, which both count. Gradients that are
-        there for a forward may be cleared before the backward, which is looked at for itself.
+        graphs were handed, and gradients that wait for their backwards; less what one of them returned and this one is
+        handed, which both count. Gradients that are there for a forward may be cleared before the backward, which is
+        looked at for itself.
         """
         returned = {at: size for other in waiting for at, size in other.returned.items()}
         handed = {at: size for other in waiting for at, size in other.handed.items()}
@@ -224,17 +258,25 @@ class Ledger:
         mine = _storages(p for ref in parameters.values() if (p := ref()) is not None)
         theirs = _storages(p for ref in self._parameters.values() if (p := ref()) is not None)
         total += sum(size for at, size in theirs.items() if at not in mine)
-        return total + (sum(self._gradients().values()) if is_backward else 0)
+        if not is_backward:
+            return total
+        read_later = own.keys() | handed.keys()
+        # Whatever reads what they returned is over: its gradient is there.
+        total += sum(other.gradient_bytes for other in waiting if read_later.isdisjoint(other.returned))
+        return total + self._gradient_bytes(parameters.keys() | {at for other in waiting for at in other.parameters})
 
-    def _gradients(self) -> dict[int, int]:
-        """Gradients that are there or wait to be added, as large as the memory that their parameters have now.
+    def _gradient_bytes(self, to_come: Set[int]) -> int:
+        """Gradients that are there, and those that wait to be added, as large as the memory of their parameters now.
 
-        Sharded training takes that of a parameter whose graph is over, and of its gradient with it.
+        Sharded training takes that of a parameter whose graph is over, and of its gradient with it. A gradient waits
+        where another backward, `to_come`, has a part of it.
         """
-        found = ((at, p) for at, ref in self._parameters.items() if (p := ref()) is not None and p.requires_grad)
-        return _storages(p for at, p in found if p.grad is not None or at in self._done)
+        found = {at: p for at, ref in self._parameters.items() if (p := ref()) is not None and p.requires_grad}
+        there = _storages(p for p in found.values() if p.grad is not None)
+        waiting = _storages(p for at, p in found.items() if at in self._done and (p.grad is None or at in to_come))
+        return sum(there.values()) + sum(waiting.values())
 
-    def _settle(self) -> None:
+    def _choose(self) -> None:
         """Choose plans for the graphs of the steps so far, if those they follow break a budget or could be faster."""
         moments, graphs = _moments(self._graphs)
         present = [graph.present for graph in graphs]

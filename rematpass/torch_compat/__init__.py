@@ -14,7 +14,7 @@ from torch._inductor.custom_graph_pass import CustomPartitionerFn  # since 2.9
 from torch._ops import HigherOrderOperator, OpOverload
 from torch.fx import Node
 
-from .again import LaterCompilation, keep_for_later
+from .again import LaterCompilation, is_followed, keep_for_later
 from .compiler import (
     as_compile_error,
     compile_fx,
@@ -114,6 +114,7 @@ __all__ = [
     "has_onednn",
     "inductor_keys",
     "inner_compiler",
+    "is_followed",
     "is_in_backward",
     "is_must_be_in_backward",
     "is_must_be_in_forward",

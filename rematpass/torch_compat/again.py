@@ -50,6 +50,12 @@ def keep_for_later(gm: fx.GraphModule, inputs: Sequence[Any]) -> LaterCompilatio
     return LaterCompilation(fakes, _copy(gm), context, compilation)
 
 
+def is_followed(gm: fx.GraphModule) -> bool:
+    """Whether dynamo broke off after this graph and goes on with another one (2.11-2.15)."""
+    reason = getattr(gm, "compile_subgraph_reason", None)
+    return reason is not None and reason.graph_break
+
+
 def _copy(gm: fx.GraphModule) -> fx.GraphModule:
     copied = fx.GraphModule(gm, copy.deepcopy(gm.graph))
     vars(copied)["meta"] = dict(gm.meta)  # as `GraphModule.__copy__` does

@@ -6,7 +6,7 @@ import torch
 from torch import nn
 
 import rematpass
-from rematpass.accumulated import Built, beside, gradient_bytes
+from rematpass.accumulated import Built, Company, beside, gradient_bytes
 from rematpass.device import make_settings
 from rematpass.options import parse_options
 from rematpass.pipeline import AMPLE
@@ -35,17 +35,19 @@ def settings(budget, **options):
 
 def test_settings_stand_for_what_they_leave():
     whole = settings(1000)
-    assert beside(whole, 0, 0, has_run=True) == whole
-    assert beside(settings("none"), 7, 0, has_run=True) == settings("none")
-    first, later = beside(whole, 7, 0, has_run=False), beside(whole, 7, 0, has_run=True)
-    others, both = beside(whole, 0, 7, has_run=False), beside(whole, 3, 4, has_run=False)
+    assert beside(whole, Company(), has_run=True) == whole
+    assert beside(settings("none"), Company(7), has_run=True) == settings("none")
+    first, later = beside(whole, Company(7), has_run=False), beside(whole, Company(7), has_run=True)
+    others, both = beside(whole, Company(0, 7), has_run=False), beside(whole, Company(3, 4), has_run=False)
     assert (first.budget_bytes, first.beside_bytes, first.on_infeasible) == (1000, 7, "error")
     assert later.on_infeasible == "warn"
     assert (others.on_infeasible, others.beside_bytes) == ("smallest", 7), "they may make room yet"
     assert (both.on_infeasible, both.beside_bytes) == ("error", 7)
-    offer = beside(whole, 0, 7, Offer(3, 2, 1.0), has_run=False)
+    offer = beside(whole, Company(0, 7, Offer(3, 2, 1.0)), has_run=False)
     assert offer.offer == Offer(3, 2, 1.0)
-    assert len({s.fingerprint for s in (whole, first, later, others, both, offer)}) == 6
+    followed = beside(whole, Company(is_followed=True), has_run=False)
+    assert (followed.beside_bytes, followed.is_followed) == (0, True)
+    assert len({s.fingerprint for s in (whole, first, later, others, both, offer, followed)}) == 7
 
 
 def test_a_plan_fits_beside_them_if_it_keeps_what_is_left_and_is_compiled_alike():

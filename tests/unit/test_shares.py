@@ -10,7 +10,7 @@ from torch import nn
 
 import rematpass
 from rematpass import shares
-from rematpass.shares import Moment, Offer, choose_together, excess_bytes, offer_of
+from rematpass.shares import Moment, Offer, choose_together, excess_bytes, leaves_half, offer_of
 
 SIZES = st.integers(0, 20)
 OFFERS = st.lists(st.builds(Offer, SIZES, SIZES, st.integers(0, 9).map(float)), min_size=1, max_size=4)
@@ -86,3 +86,10 @@ def test_what_a_plan_holds_is_what_its_backward_is_handed():
     assert held.peak_bytes == plan.peak_bytes
     assert held.held_bytes == 2 * 64 * 32 * 4 + 64 * 4
     assert held.extra_seconds == plan.recompute_seconds
+
+
+def test_half_of_what_there_is_counts_what_is_live_beside():
+    assert leaves_half(50, 100, 0)
+    assert not leaves_half(51, 100, 0)
+    assert leaves_half(40, 90, 10)
+    assert not leaves_half(41, 90, 10)
