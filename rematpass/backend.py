@@ -24,7 +24,7 @@ from .device import make_settings
 from .emit.layouts import note_layouts
 from .graph.layouts import find_images
 from .graph.origin import module_path
-from .graph.sizes import open_sizes
+from .graph.sizes import growing_sizes, next_power, open_sizes
 from .lessons import Lessons, corrected, may_learn
 from .noted import NOTED, numbered, plans_of_wrapper
 from .options import Options, cache_dir, parse_options
@@ -82,7 +82,8 @@ def compile_graph(
     """
     with errors_pass():
         topic = plan_topic(gm, example_inputs, parsed)
-        settings = _with_names(make_settings(parsed, device_type(example_inputs), topic, inputs=example_inputs), gm)
+        settings = make_settings(parsed, device_type(example_inputs), topic, inputs=example_inputs)
+        settings = _with_sizes(_with_names(settings, gm), example_inputs)
     step = _Step(parsed, settings, topic, torch_compat.current_compile_wrapper(), listener)
     is_open = settings.budget_bytes is not None and settings.replay is None
     later = torch_compat.keep_for_later(gm, example_inputs) if is_open else None
@@ -201,6 +202,18 @@ def _with_names(settings: Settings, gm: fx.GraphModule) -> Settings:
     graphs = [module.graph for module in gm.modules() if isinstance(module, fx.GraphModule)]
     names = [(module_path(node), torch_compat.user_label(node)) for graph in graphs for node in graph.nodes]
     digest = hashlib.sha256(repr((settings.fingerprint, names)).encode()).hexdigest()
+    return dataclasses.replace(settings, fingerprint=digest)
+
+
+def _with_sizes(settings: Settings, inputs: Sequence[Any]) -> Settings:
+    """Settings that also stand for how large dynamic sizes are: torch's caches look at guards only.
+
+    What is found in a cache is then what was planned for sizes of this class, so that its plan is known.
+    """
+    classes = {symbol: next_power(size.seen) for symbol, size in growing_sizes(inputs).items()}
+    if not classes:
+        return settings
+    digest = hashlib.sha256(repr((settings.fingerprint, classes)).encode()).hexdigest()
     return dataclasses.replace(settings, fingerprint=digest)
 
 

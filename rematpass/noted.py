@@ -15,7 +15,7 @@ from .plan_types import Plan
 NOTED: ContextVar[list[Plan] | None] = ContextVar("rematpass_noted", default=None)
 _PLANS = "_rematpass_plans"
 # What the reader of a plan is told of all graphs but the first.
-_SEVERAL_GRAPHS = "one of several graphs; they share memory_budget from the second step on"
+_SEVERAL_GRAPHS = "one of several graphs; those of one step share memory_budget"
 
 
 def noted() -> list[Plan]:

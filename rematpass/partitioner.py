@@ -21,8 +21,9 @@ from .emit.pooled import forget_pooled
 from .errors import RematError
 from .graph.capture import JointProgram, capture_joint, find_overwritten
 from .graph.gradients import find_turned
+from .growing import plan_growing
 from .noted import noted, numbered
-from .pipeline import Settings, needs_plan, plan_and_split
+from .pipeline import Settings, needs_plan
 
 T = TypeVar("T")
 Halves = tuple[fx.GraphModule, fx.GraphModule]
@@ -65,7 +66,7 @@ class Partitioner(torch_compat.CustomPartitionerFn):
         joint = take_apart(gm, num_fwd_outputs, static, self._settings)
         if needs_plan(joint):
             try:
-                planned = plan_and_split(joint, self._settings, f"graph {len(noted())}")
+                planned = plan_growing(joint, self._settings, f"graph {len(noted())}")
             except RematError as error:
                 if self._on_error != "fallback":
                     raise

@@ -132,9 +132,16 @@ def room_beside_inputs(plan: Plan, *, is_backward: bool) -> int | None:
     return plan.peak_bytes - (with_copies if is_backward else plan.static_bytes)
 
 
-@uncollected()
 def make_plan(joint: JointProgram, settings: Settings, graph_name: str) -> tuple[Plan, Inputs, Decision]:
     """The steps before the first node is written: the plan, what it was made from, and the decision it records."""
+    plan, inputs, decision = find_plan(joint, settings, graph_name)
+    logger.info("%s%s", format_line(plan), "" if settings.replay is None else ", replayed")
+    return plan, inputs, decision
+
+
+@uncollected()
+def find_plan(joint: JointProgram, settings: Settings, graph_name: str) -> tuple[Plan, Inputs, Decision]:
+    """As `make_plan`, for a plan that may not be followed: without a word."""
     start = time.perf_counter()
     inputs = collect_inputs(joint, settings)  # what is there, what it costs, what is forbidden
     request = _request(inputs.facts, settings, graph_name)
@@ -147,16 +154,13 @@ def make_plan(joint: JointProgram, settings: Settings, graph_name: str) -> tuple
     check_schedule(inputs.program, point.decision, names)  # before a single node is written
     live = [moment.live_bytes for moment in plan.timeline]
     check_timeline(inputs.program, point.decision.schedule, live, plan.peak_bytes, names)
-    logger.info("%s", format_line(plan))
     return plan, inputs, point.decision
 
 
 def _follow(plan: Plan, inputs: Inputs, request: Request) -> tuple[Plan, Inputs, Decision]:
     """A plan from a file: the same decision, or none."""
     decision = replay_decision(plan, inputs.program, inputs.facts, request.graph_fingerprint)
-    plan = dataclasses.replace(plan, graph_name=request.graph_name)
-    logger.info("%s, replayed", format_line(plan))
-    return plan, inputs, decision
+    return dataclasses.replace(plan, graph_name=request.graph_name), inputs, decision
 
 
 def trace_curve(

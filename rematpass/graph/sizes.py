@@ -1,13 +1,13 @@
 """How large a dimension is planned to be, and a tensor with it.
 
 In: a size, symbolic where a dimension is dynamic. Out: an int: the largest it may become, so that a plan that fits
-holds for every smaller one. Never adds a guard.
+holds for every smaller one. Never adds a guard, but for a limit that it was told.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
 import torch
@@ -30,8 +30,16 @@ class OpenSize:
     planned: int
 
 
+@dataclass(frozen=True, slots=True)
+class GrowingSize:
+    """A dynamic dimension of an input without an upper bound, for which the compiler would compile again."""
+
+    seen: int
+    size: torch.SymInt
+
+
 def concrete(size: int | torch.SymInt) -> int:
-    """The value planned for: the upper bound of a dynamic dimension, what the trace saw where it has none.
+    """The value planned for: upper bound or limit of a dynamic dimension, what the trace saw where it has none.
 
     A size that depends on data (`nonzero`) has no value in the trace: its bound, or `UNBACKED_SIZE`. `int(size)` would
     fix a dynamic dimension for good; here ranges and values are only read.
@@ -76,10 +84,49 @@ def is_row_major(tensor: torch.Tensor) -> bool:
 def open_sizes(values: Iterable[object]) -> tuple[OpenSize, ...]:
     """Dynamic dimensions of any value of a graph that may exceed what is planned for, by name."""
     found: dict[str, int] = {}
-    for value in values:
-        sizes: Iterable[int | torch.SymInt] = value.shape if isinstance(value, torch.Tensor) else ()
-        for size in sizes:
-            if isinstance(size, torch.SymInt):
-                bounds, planned = torch_compat.upper_bounds(size), _planned(size)
-                found.update((s, planned[s]) for s, bound in bounds.items() if bound is None)
+    for size in (size for value in values if isinstance(value, torch.Tensor) for size in _symbolic_sizes(value)):
+        bounds, planned = torch_compat.upper_bounds(size), _planned(size)
+        found.update((s, planned[s]) for s, bound in bounds.items() if bound is None)
     return tuple(OpenSize(symbol, found[symbol]) for symbol in sorted(found))
+
+
+def growing_sizes(values: Iterable[object]) -> dict[str, GrowingSize]:
+    """Dynamic dimensions of inputs that may exceed what is planned for, where a guard would make the compiler return.
+
+    By symbol; a symbol that occurs in sums or products only is left out.
+    """
+    found: dict[str, GrowingSize] = {}
+    for size in (size for value in values for size in _symbolic_sizes(value)):
+        symbol = torch_compat.symbol_of(size)
+        if symbol is None or symbol in found or not torch_compat.is_guarded(size):
+            continue
+        seen = torch_compat.traced_with(size)[symbol]
+        if seen is not None and torch_compat.upper_bounds(size)[symbol] is None:
+            found[symbol] = GrowingSize(seen, size)
+    return found
+
+
+def _symbolic_sizes(value: object) -> Iterable[torch.SymInt]:
+    sizes: Iterable[object] = value.shape if isinstance(value, torch.Tensor) else (value,)
+    return (size for size in sizes if isinstance(size, torch.SymInt))
+
+
+def next_power(size: int) -> int:
+    """The smallest power of two that is not smaller.
+
+    >>> next_power(5), next_power(8)
+    (8, 8)
+    """
+    return 1 << (size - 1).bit_length()
+
+
+def plan_up_to(sizes: Mapping[str, GrowingSize], limits: Mapping[str, int]) -> None:
+    """Take limits for upper bounds from here on, those of an earlier call left."""
+    for symbol, limit in limits.items():
+        torch_compat.limit_size(sizes[symbol].size, limit)
+
+
+def guard_limits(sizes: Mapping[str, GrowingSize], limits: Mapping[str, int]) -> None:
+    """Let the compiler return when one of them is exceeded."""
+    for symbol, limit in limits.items():
+        torch_compat.guard_limit(sizes[symbol].size, limit)

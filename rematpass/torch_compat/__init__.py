@@ -75,7 +75,7 @@ from .job import (
     when_node_is_gone,
 )
 from .places import IMAGE_RANK
-from .sizes import evaluated, traced_with, upper_bounds
+from .sizes import evaluated, guard_limit, is_guarded, limit_size, symbol_of, traced_with, upper_bounds
 
 __all__ = [
     "COMPILED_NODE",
@@ -108,6 +108,7 @@ __all__ = [
     "donates_buffers",
     "evaluated",
     "extract_halves",
+    "guard_limit",
     "half_tag",
     "has_bfloat16_atomics",
     "has_no_memory",
@@ -115,6 +116,7 @@ __all__ = [
     "inductor_keys",
     "inner_compiler",
     "is_followed",
+    "is_guarded",
     "is_in_backward",
     "is_must_be_in_backward",
     "is_must_be_in_forward",
@@ -124,6 +126,7 @@ __all__ = [
     "is_wrapper",
     "keep_for_later",
     "leaves",
+    "limit_size",
     "makes_unbacked_size",
     "map_leaves",
     "matmul_precision",
@@ -141,6 +144,7 @@ __all__ = [
     "register_backend",
     "side_tag",
     "storage_key",
+    "symbol_of",
     "tensor_places",
     "torch_version",
     "traced_with",

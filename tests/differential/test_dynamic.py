@@ -31,7 +31,7 @@ class Attention(nn.Module):
         return x.square().mean()
 
 
-def batch_of(sizes, *, is_marked):
+def batch_of(sizes, *, is_marked=False):
     x = torch.randn(*sizes, WIDTH).requires_grad_()
     if is_marked:
         torch._dynamo.mark_dynamic(x, 0, min=2, max=8)
@@ -68,8 +68,12 @@ def test_every_size_op_by_op(how):
 
 @pytest.mark.parametrize("how", DYNAMIC[:2])
 def test_every_size_through_inductor(how):
-    plans = train(Backend("none", compile_options=how), sizes=SIZES[:3])
-    train(Backend(max(plan.smallest_peak_bytes for plan in plans), compile_options=how), sizes=SIZES[:3])
+    """At the smallest budget of the last size, which is the largest: there is no room for larger ones."""
+    train(Backend("none", compile_options=how), sizes=SIZES[:3])
+    torch._dynamo.reset()
+    largest = rematpass.plan(Attention(), (batch_of(SIZES[2]),), memory_budget="none")
+    plans = train(Backend(largest.smallest_peak_bytes, compile_options=how), sizes=SIZES[:3])
+    assert plans[-1].peak_bytes == largest.smallest_peak_bytes
 
 
 @pytest.mark.parametrize("executor", [OpByOp, Backend])
@@ -104,6 +108,57 @@ def test_a_size_without_a_bound_is_told():
     notes = [note for note in plan.notes if "without an upper bound" in note]
     assert len(notes) == 2
     assert any("planned for 8" in note and "mark_dynamic" in note for note in notes)
+
+
+LENGTHS = (8, 12, 24, 28, 60, 128, 16)
+
+
+def test_larger_sizes_get_plans_of_their_own():
+    """Batches grow: the budget holds for each, smaller ones run what was compiled for them."""
+    torch.manual_seed(0)
+    model = Attention()
+    reference = copy.deepcopy(model)
+    longest = rematpass.plan(model, (batch_of((4, max(LENGTHS))),), memory_budget="none")
+    budget = (longest.smallest_peak_bytes + longest.fastest_peak_bytes) // 2
+    compiled = torch.compile(model, backend="rematpass", options={"memory_budget": budget, **SCALAR, "verify": False})
+    for length in LENGTHS:
+        x = batch_of((4, length))
+        compiled(x).backward()
+        y = x.detach().clone().requires_grad_()
+        reference.zero_grad()
+        reference(y).backward()
+        expected = [p.grad for p in (*reference.parameters(), y)]
+        torch.testing.assert_close([p.grad for p in (*model.parameters(), x)], expected, rtol=1e-4, atol=1e-6)
+        model.zero_grad()
+        x.grad = None
+        above = rematpass.measure_peak(lambda x=x: compiled(x).backward(), device="cpu")
+        assert above + storage_bytes([x, *model.parameters()]) <= budget * 1.01
+        model.zero_grad()
+    plans = rematpass.plans(compiled)
+    assert 3 <= len(plans) <= 5, "one for the first length, then by powers of two and more"
+    assert plans[-1].recompute_seconds > 0 == plans[1].recompute_seconds
+    assert "<= 128; a larger one is compiled once more" in "".join(plans[-1].notes)
+
+
+def test_an_ample_budget_is_planned_for_far_larger_sizes():
+    torch.manual_seed(0)
+    compiled = torch.compile(Attention(), backend="rematpass", options={"memory_budget": "1GiB", **SCALAR})
+    for length in (5, 6, 40):
+        compiled(batch_of((2, length))).backward()
+    _, plan = rematpass.plans(compiled)
+    assert any("<= 256; a larger one is compiled once more" in note for note in plan.notes)
+
+
+def test_what_fits_no_plan_is_planned_for_the_size_seen():
+    """With on_infeasible="warn" a guard would only compile again what cannot be helped."""
+    torch.manual_seed(0)
+    options = {"memory_budget": "1KiB", "on_infeasible": "warn", "verify": False}
+    compiled = torch.compile(Attention(), backend="rematpass", dynamic=True, options=options)
+    with pytest.warns(UserWarning, match="memory budget too small"):
+        compiled(batch_of((2, 5))).backward()
+    compiled(batch_of((2, 11))).backward()
+    (plan,) = rematpass.plans(compiled)
+    assert any("<= 5" in note and "; a larger one needs more" in note for note in plan.notes)
 
 
 def test_sizes_that_depend_on_data():

@@ -257,7 +257,7 @@ def test_a_graph_break_gives_two_plans_and_eager_gradients():
     torch.testing.assert_close(model.weight.grad, expected)
     first, second = rematpass.plans(compiled)
     assert [first.graph_name, second.graph_name] == ["graph 0", "graph 1"]
-    assert [any("they share memory_budget" in note for note in plan.notes) for plan in (first, second)] == [False, True]
+    assert [any("share memory_budget" in note for note in plan.notes) for plan in (first, second)] == [False, True]
 
 
 def test_inference_is_handed_on():

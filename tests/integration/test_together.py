@@ -150,7 +150,7 @@ def test_graphs_of_ample_budgets_stay_as_they_are():
         model.zero_grad()
         step(x).backward()
     assert all(now is then for now, then in zip(rematpass.plans(step), plans, strict=True))
-    assert "they share memory_budget" in "".join(plans[1].notes)
+    assert "share memory_budget" in "".join(plans[1].notes)
 
 
 def test_where_nothing_comes_after_a_break_the_whole_budget_is_used():
