@@ -15,10 +15,9 @@ from typing import Any
 import torch
 from torch import fx
 
-from ..graph.flops import tensors_in
 from ..graph.op_traits import base_name, is_builtin
-from ..graph.operators import storage_bytes
-from ..graph.sizes import concrete
+from ..graph.real_call import real_call, tensors_of, why_too_large
+from ..graph.sizes import concrete, storage_bytes
 from ..torch_compat import OpOverload, outside_tracing
 from .measure import device_memory
 
@@ -29,10 +28,6 @@ graph of a hundred distinct operators takes a minute instead of half a one."""
 RUNS = 15  # at most
 QUEUED = 10  # runs of a short GPU operator between two marks, so that its launch hides behind the one before
 SHORT_SECONDS = 1e-3
-
-FREE_SHARE = 0.5
-"""Share of the free memory that inputs and results of one operator may take. Half, because workspace comes on top and
-is not known; at twice, a processor's memory can run out, which ends the process."""
 
 SIGNIFICANT_DIGITS = 3
 
@@ -55,10 +50,9 @@ def time_op(node: fx.Node, device_type: str) -> tuple[int | None, str]:
     refusal = _why_not(node)
     if refusal:
         return None, refusal
-    needed_bytes = sum(storage_bytes(t) for source in (node, *node.all_input_nodes) for t in _tensors_of(source))
-    free_bytes = device_memory(torch.device(device_type)).free_bytes
-    if needed_bytes > FREE_SHARE * free_bytes:
-        return None, f"its tensors take {needed_bytes} bytes, {free_bytes} are free"
+    refusal = why_too_large(node, device_memory(torch.device(device_type)).free_bytes)
+    if refusal:
+        return None, refusal
     try:
         with outside_tracing(device_type), _memory_given_back(device_type):
             seconds = _shortest_seconds(_prepared(node, device_type), device_type)
@@ -71,7 +65,7 @@ def _why_not(node: fx.Node) -> str:
     """Why the operator is not run on inputs drawn at random; "" when nothing speaks against it."""
     if not isinstance(node.target, OpOverload) or not is_builtin(node.target):
         return "it is a custom operator, which is not run on inputs that nobody meant for it"
-    given = [t for source in node.all_input_nodes for t in _tensors_of(source)]
+    given = [t for source in node.all_input_nodes for t in tensors_of(source)]
     if any(t.layout is not torch.strided for t in given):
         return "it reads tensors that are not strided"
     integers = [t for t in given if not (t.dtype.is_floating_point or t.dtype.is_complex or t.dtype is torch.bool)]
@@ -79,10 +73,6 @@ def _why_not(node: fx.Node) -> str:
     if not is_addressing and any(storage_bytes(t) > _FEW * t.element_size() for t in integers):
         return "it reads integers that cannot be made up"
     return ""
-
-
-def _tensors_of(node: fx.Node) -> Iterator[torch.Tensor]:
-    return tensors_in(node.meta.get("val"))
 
 
 @contextmanager
@@ -99,26 +89,9 @@ def _memory_given_back(device_type: str) -> Iterator[None]:
 def _prepared(node: fx.Node, device_type: str) -> Callable[[], object]:
     """The call, with inputs made for it."""
     generator = torch.Generator(device_type).manual_seed(0)
-    shapes = [t.shape for source in node.all_input_nodes for t in _tensors_of(source)]
+    shapes = [t.shape for source in node.all_input_nodes for t in tensors_of(source)]
     below = max(1, min((concrete(size) for shape in shapes for size in shape), default=1))
-    made: dict[fx.Node, Any] = {}
-
-    def real(value: Any) -> Any:
-        if isinstance(value, fx.Node):
-            if value not in made:
-                made[value] = real(value.meta.get("val"))
-            return made[value]
-        if isinstance(value, torch.Tensor):
-            return _draw(value, below, generator)
-        if isinstance(value, torch.SymInt):
-            return concrete(value)
-        if isinstance(value, list | tuple):
-            return [real(item) for item in value]
-        return value
-
-    target: Any = node.target
-    arguments, named = [real(a) for a in node.args], {name: real(a) for name, a in node.kwargs.items()}
-    return lambda: target(*arguments, **named)
+    return real_call(node, lambda like: _draw(like, below, generator))
 
 
 def _draw(like: torch.Tensor, below: int, generator: torch.Generator) -> torch.Tensor:

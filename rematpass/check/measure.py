@@ -8,10 +8,8 @@ from __future__ import annotations
 
 import gc
 from collections.abc import Callable, Iterable
-from typing import Any
 
 import torch
-from torch.profiler import profile
 
 from .. import torch_compat
 from ..cost.memory import DeviceMemory, host_memory
@@ -47,7 +45,7 @@ def measure_peak(step: Callable[[], object], *, device: torch.device | str | Non
     if device.type not in ("cpu", "cuda"):
         raise _unknown_device(device)
     gc.collect()
-    return _measure_cuda(step, device) if device.type == "cuda" else _measure_cpu(step)
+    return _measure_cuda(step, device) if device.type == "cuda" else torch_compat.cpu_peak(step)
 
 
 def storage_bytes(tensors: Iterable[torch.Tensor]) -> int:
@@ -87,43 +85,3 @@ def _measure_cuda(step: Callable[[], object], device: torch.device) -> int:
     step()
     torch.cuda.synchronize(device)
     return torch.cuda.max_memory_allocated(device) - before_bytes
-
-
-def _measure_cpu(step: Callable[[], object]) -> int:
-    with torch_compat.memory_profile() as recorded:
-        step()
-    return highest_live(cpu_allocations(recorded), {})
-
-
-def cpu_allocations(profiled: profile) -> list[tuple[int, int]]:
-    """(address, bytes) of every CPU allocation and (address, -bytes) of every free, in the order of time.
-
-    Events are nested in the ops that made them, one forest a thread: hence the sort. Equal times keep their order.
-    """
-    assert profiled.profiler is not None, "the profiler exists once its block has run"
-    assert profiled.profiler.kineto_results is not None, "the profiler has results once its block has run"
-    events: list[tuple[int, int, int]] = []
-    pending: list[Any] = list(reversed(profiled.profiler.kineto_results.experimental_event_tree()))
-    while pending:
-        event = pending.pop()
-        pending.extend(reversed(event.children))
-        if event.tag.name == "Allocation" and event.extra_fields.device.type == "cpu":
-            events.append((event.start_time_ns, event.extra_fields.ptr, event.extra_fields.alloc_size))
-    return [(address, size_bytes) for _, address, size_bytes in sorted(events, key=lambda event: event[0])]
-
-
-def highest_live(allocations: Iterable[tuple[int, int]], sizes: dict[int, int]) -> int:
-    """Highest sum of what is allocated and not yet freed. `sizes`, by address, is there before and brought up to date.
-
-    A free of what is not in it is left out: torch reports such a free only if an earlier profile saw the allocation;
-    counting some would depend on history.
-    """
-    live = peak = sum(sizes.values())
-    for address, size_bytes in allocations:
-        if size_bytes > 0:
-            live += size_bytes
-            sizes[address] = size_bytes
-        else:
-            live -= sizes.pop(address, 0)
-        peak = max(peak, live)
-    return peak

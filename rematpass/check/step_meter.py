@@ -15,7 +15,7 @@ import torch
 from torch.profiler import profile
 
 from .. import torch_compat
-from .measure import cpu_allocations, highest_live, storage_bytes
+from .measure import storage_bytes
 
 
 class StepMeter(Protocol):
@@ -88,7 +88,7 @@ class CpuMeter:
     def _stop(self) -> int:
         """The highest sum of what was live before and is live now; keeps what is live in the end."""
         self._profile.stop()
-        return highest_live(cpu_allocations(self._profile), self._live)
+        return torch_compat.highest_live(torch_compat.cpu_allocations(self._profile), self._live)
 
 
 class CudaMeter:

@@ -21,9 +21,9 @@ from .capture import JointProgram, device_of
 from .demands import find_asked_for
 from .joins import is_stored_whole
 from .layouts import find_images, is_convolution, lays_out_images, relaid_bytes
-from .operators import Called, Describer, block_bytes, round_up, storage_bytes
+from .operators import Called, Describer, block_bytes, round_up
 from .origin import module_path, source_line
-from .sizes import OpenSize, open_sizes
+from .sizes import OpenSize, open_sizes, storage_bytes
 from .sums import find_partial_sums
 
 

@@ -5,8 +5,8 @@ In: sizes of a convolution. Out: bytes beyond what it returns. Never looks at a 
 oneDNN's kernels for bfloat16 (3.12: `jit_avx512_core_bf16_conv_kernel.cpp`, `jit_avx512_core_bf16_1x1_conv_kernel.cpp`,
 `init_conf` and `init_scratchpad`) keep sums in float32, those of 1 x 1 kernels a whole image of each thread, and turn
 both images for the gradient of a weight. What they refuse is unfolded and multiplied, its results summed in float32
-(`gemm_convolution_utils.cpp`). Read off oneDNN and measured on a processor with AVX-512 (AMD Zen 4, two threads); those
-with units for matrices have other kernels, which are not known.
+(`gemm_convolution_utils.cpp`). Read off oneDNN and measured on a processor with AVX-512 (AMD Zen 4, two threads).
+Processors with units for matrices have other kernels (`tried_scratch.py`).
 """
 
 from __future__ import annotations

@@ -36,13 +36,19 @@ MANY_COLUMNS = 768
 PRIMITIVE_BYTES = 1664
 
 
+def half_factor(node: fx.Node) -> torch.Tensor | None:
+    """The first factor of a product in half precision that torch leaves to oneDNN; None for anything else."""
+    place = FACTORS.get(base_name(node.target))
+    first = None if place is None else tensor_at(node, place)
+    is_half = first is not None and first.dtype is not torch.float32 and is_onednn(first.dtype)
+    return first if is_half else None
+
+
 def half_product_bytes(node: fx.Node) -> int:
     """Of a product in half precision that torch leaves to oneDNN; 0 for anything else."""
-    place = FACTORS.get(base_name(node.target))
-    if place is None:
-        return 0
-    first, second = tensor_at(node, place), tensor_at(node, place + 1)
-    if first is None or second is None or first.dtype is torch.float32 or not is_onednn(first.dtype):
+    first = half_factor(node)
+    second = None if first is None else tensor_at(node, FACTORS[base_name(node.target)] + 1)
+    if first is None or second is None:
         return 0
     *batch, rows, length = map(concrete, first.shape)
     columns, threads = concrete(second.shape[-1]), num_threads()

@@ -28,7 +28,7 @@ from .op_traits import (
     kind_of,
     reads_often,
 )
-from .sizes import concrete
+from .sizes import concrete, storage_bytes
 from .workspace import looks_around, workspace_bytes
 
 # CUDA's caching allocator hands out multiples of 512 bytes (c10/cuda/CUDACachingAllocator.cpp, kMinBlockSize).
@@ -135,18 +135,6 @@ def _is_complex(node: fx.Node) -> bool:
 def block_bytes(device_type: str) -> int:
     """What the device's allocator hands out a multiple of."""
     return CUDA_BLOCK_BYTES if device_type == "cuda" else 1
-
-
-def storage_bytes(value: torch.Tensor) -> int:
-    """Bytes a tensor of this shape and stride occupies: the span of its elements, not their number."""
-    if value.layout is not torch.strided:
-        return sum(concrete(s) for s in value.shape) * value.element_size()
-    span = 1
-    for size, stride in zip(value.shape, value.stride(), strict=True):
-        if concrete(size) == 0:
-            return 0
-        span += (concrete(size) - 1) * concrete(stride)
-    return span * value.element_size()
 
 
 def round_up(size: int, block: int) -> int:

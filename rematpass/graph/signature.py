@@ -31,6 +31,11 @@ def op_signature(node: fx.Node, declared: Mapping[str, DeclaredOp]) -> str | Non
         return None
     if kind_of(node) is not Kind.EXTERN or never_again_reason(node, declared) is not None:
         return None
+    return call_text(node)
+
+
+def call_text(node: fx.Node) -> str:
+    """The operator with the shapes, strides, dtypes and constants it gets."""
     named = [f"{name}={_text(value)}" for name, value in sorted(node.kwargs.items())]
     return f"{node.target}({', '.join([*map(_text, node.args), *named])})"
 

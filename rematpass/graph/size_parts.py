@@ -15,7 +15,8 @@ from ..formula.pieces import Part
 from ..solve.program import Kind
 from .capture import JointProgram
 from .facts import Facts
-from .operators import CUDA_BLOCK_BYTES, storage_bytes
+from .operators import CUDA_BLOCK_BYTES
+from .sizes import storage_bytes
 from .workspace import workspace_parts
 
 Parts = tuple[Part, ...]

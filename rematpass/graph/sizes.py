@@ -71,6 +71,18 @@ def bytes_of(tensor: torch.Tensor | None) -> int:
     return 0 if tensor is None else elements_of(tensor) * tensor.element_size()
 
 
+def storage_bytes(value: torch.Tensor) -> int:
+    """Bytes a tensor of this shape and stride occupies: the span of its elements, not their number."""
+    if value.layout is not torch.strided:
+        return sum(concrete(s) for s in value.shape) * value.element_size()
+    span = 1
+    for size, stride in zip(value.shape, value.stride(), strict=True):
+        if concrete(size) == 0:
+            return 0
+        span += (concrete(size) - 1) * concrete(stride)
+    return span * value.element_size()
+
+
 def is_row_major(tensor: torch.Tensor) -> bool:
     """Whether `contiguous()` is no copy."""
     step = 1

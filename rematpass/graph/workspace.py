@@ -20,11 +20,12 @@ from .convolution import Convolution
 from .gpu_attention import gpu_attention_parts
 from .half_channels_last import HalfChannelsLast
 from .half_convolution import HalfScratch
-from .half_products import half_product_bytes
+from .half_products import half_factor, half_product_bytes
 from .layouts import convolved, is_dense, is_of_images, weight_copy_bytes
 from .op_traits import base_name, kind_of, tensor_at
 from .sizes import bytes_of, concrete, is_row_major
 from .torch_scratch import scratch_everywhere, scratch_on_cpu
+from .tried_scratch import has_known_kernels, tried_bytes
 from .volume_convolution import HalfVolumeScratch, VolumeScratch
 
 
@@ -65,7 +66,15 @@ def _cpu_scratch(node: fx.Node, name: str, *, is_relaid: bool) -> int:
         return bytes_of(tensor_at(node, 0))  # a contiguous copy of the gradient (`GridSamplerKernel.cpp`, 2.13)
     if name == "scatter_add":
         return _cpu_scatter(node) if is_relaid else 0
-    return scratch_on_cpu(node, name) or half_product_bytes(node)
+    scratch = scratch_on_cpu(node, name) or half_product_bytes(node)
+    first = half_factor(node)
+    seen = None if first is None else _seen_bytes(node, first.dtype)
+    return scratch if seen is None else seen
+
+
+def _seen_bytes(node: fx.Node, dtype: torch.dtype, layout: torch.memory_format = torch.preserve_format) -> int | None:
+    """Scratch as the operator takes it here; None where formulas are those of this processor, or it cannot be run."""
+    return None if has_known_kernels(cpu_capability(), dtype) else tried_bytes(node, layout)
 
 
 def _cpu_attention(node: fx.Node, *, is_backward: bool) -> tuple[Part, ...]:
@@ -73,10 +82,14 @@ def _cpu_attention(node: fx.Node, *, is_backward: bool) -> tuple[Part, ...]:
     query, key = (tensor_at(node, i + is_backward) for i in (0, 1))
     if query is None or key is None:
         return ()
+    is_half = query.element_size() < torch.float32.itemsize
+    seen = _seen_bytes(node, query.dtype) if is_half else None
+    if seen is not None:
+        return (Part("round_up", (1, seen, 1)),)
     length, width = concrete(query.shape[-2]), concrete(query.shape[-1])
     sizes = (length, concrete(key.shape[-2]), width, num_threads(), int(is_backward))
     blocks = [Part("cpu_attention", sizes)]
-    if query.element_size() < torch.float32.itemsize:
+    if is_half:
         blocks.append(Part("cpu_half_attention", sizes))
     gradient = tensor_at(node, 0) if is_backward else None
     if gradient is None or is_row_major(gradient.transpose(1, 2)):
@@ -86,13 +99,25 @@ def _cpu_attention(node: fx.Node, *, is_backward: bool) -> tuple[Part, ...]:
 
 def _cpu_convolution(node: fx.Node) -> int:
     """Where images are not laid out channels last."""
-    scratch, turned = _find_scratch(node), _turned_bytes(node)
-    if scratch is None:
+    found, turned = _find_scratch(node), _turned_bytes(node)
+    if found is None:
         return turned
+    seen = _seen_of_convolution(node, found.convolution, torch.contiguous_format)
+    return turned + (_blocked_bytes(node, found) if seen is None else seen)
+
+
+def _seen_of_convolution(node: fx.Node, convolution: Convolution, layout: torch.memory_format) -> int | None:
+    if convolution.is_left_to_torch:
+        return None
+    image = tensor_at(node, int(base_name(node.target) == "convolution_backward"))
+    return None if image is None else _seen_bytes(node, image.dtype, layout)
+
+
+def _blocked_bytes(node: fx.Node, found: Scratch) -> int:
     if base_name(node.target) == "convolution_backward":
         of_read, of_weight, _ = cast("Sequence[bool]", node.args[10])
-        return turned + scratch.backward_bytes(of_read=of_read, of_weight=of_weight)
-    return turned + scratch.forward_bytes()
+        return found.backward_bytes(of_read=of_read, of_weight=of_weight)
+    return found.forward_bytes()
 
 
 def _find_scratch(node: fx.Node) -> Scratch | None:
@@ -136,16 +161,22 @@ def _cpu_convolution_channels_last(node: fx.Node) -> int:
     found = _find_scratch(node)
     if found is None:
         return 0
+    seen = _seen_of_convolution(node, found.convolution, torch.channels_last)
+    scratch = _channels_last_bytes(node, found) if seen is None else seen
+    if base_name(node.target) == "convolution" and _is_view(node.args[0]):
+        # Of images folded into each other, as convolutions with a weight per image read them, Inductor makes a copy
+        # where somebody else reads them, too.
+        scratch += _refolded_bytes(node.args[0])
+    return scratch + weight_copy_bytes(node) + _copied_parts(node)
+
+
+def _channels_last_bytes(node: fx.Node, found: Scratch) -> int:
     kind = HalfChannelsLast if found.convolution.is_half else ChannelsLast
     known = kind(found.convolution, found.kernels, found.threads)
     if base_name(node.target) == "convolution_backward":
         of_read, of_weight, of_bias = cast("Sequence[bool]", node.args[10])
-        scratch = known.backward_bytes(of_read=of_read, of_weight=of_weight, of_bias=of_bias)
-    else:
-        # Of images folded into each other, as convolutions with a weight per image read them, Inductor makes a copy
-        # where somebody else reads them, too.
-        scratch = known.forward_bytes() + (_refolded_bytes(node.args[0]) if _is_view(node.args[0]) else 0)
-    return scratch + weight_copy_bytes(node) + _copied_parts(node)
+        return known.backward_bytes(of_read=of_read, of_weight=of_weight, of_bias=of_bias)
+    return known.forward_bytes()
 
 
 def _is_view(argument: object) -> bool:

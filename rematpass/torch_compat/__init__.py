@@ -15,6 +15,7 @@ from torch._ops import HigherOrderOperator, OpOverload
 from torch.fx import Node
 
 from .again import LaterCompilation, is_followed, keep_for_later
+from .allocations import abandon_profile, cpu_allocations, cpu_peak, highest_live, memory_profile
 from .compiler import (
     as_compile_error,
     compile_fx,
@@ -65,11 +66,9 @@ from .graphs import (
 )
 from .job import (
     COMPILED_NODE,
-    abandon_profile,
     default_store,
     is_in_backward,
     is_profiling,
-    memory_profile,
     watch_storage,
     when_backward_is_gone,
     when_node_is_gone,
@@ -102,7 +101,9 @@ __all__ = [
     "compile_uncached",
     "compile_wrapper_of",
     "config_state",
+    "cpu_allocations",
     "cpu_capability",
+    "cpu_peak",
     "current_compile_wrapper",
     "default_store",
     "donates_buffers",
@@ -111,8 +112,10 @@ __all__ = [
     "guard_limit",
     "half_tag",
     "has_bfloat16_atomics",
+    "has_matrix_units",
     "has_no_memory",
     "has_onednn",
+    "highest_live",
     "inductor_keys",
     "inner_compiler",
     "is_followed",
@@ -171,6 +174,11 @@ def torch_version() -> str:
 def cpu_capability() -> str:
     """The widest vectors that CPU kernels use here, such as AVX2 or AVX512."""
     return str(torch.backends.cpu.get_cpu_capability())
+
+
+def has_matrix_units() -> bool:
+    """Whether this processor multiplies blocks of half precision at once, as those with AMX do (2.11-2.15)."""
+    return bool(torch.cpu._is_amx_tile_supported())
 
 
 def is_onednn(dtype: torch.dtype) -> bool:

@@ -5,8 +5,6 @@ In: torch, 2.11 to 2.15. Out: small functions with stable names and meanings. Ne
 
 from __future__ import annotations
 
-import os
-import warnings
 import weakref
 from collections.abc import Callable
 from typing import Any
@@ -14,21 +12,9 @@ from typing import Any
 import torch
 import torch.distributed as dist
 from torch.multiprocessing.reductions import StorageWeakRef
-from torch.profiler import ProfilerActivity, profile
 
 # The autograd node of a compiled graph's backward (2.11-2.15).
 COMPILED_NODE = "CompiledFunctionBackward"
-# Above every level at which Kineto (2.13) writes to stderr; by default it announces each start and stop there.
-_SILENT = "6"
-
-
-class _OneCycle(profile):
-    """A profile that begins and ends once: 2.11 warns of what a second begin would lose, whoever begins it."""
-
-    def start(self) -> None:
-        with warnings.catch_warnings():
-            warnings.filterwarnings("ignore", "Warning: Profiler clears events")
-            super().start()
 
 
 def default_store() -> Any:
@@ -67,29 +53,6 @@ def when_node_is_gone(node: Any, run: Callable[[], object]) -> None:
 def is_profiling() -> bool:
     """Whether a profiler runs in this process: torch has one only (2.11-2.15)."""
     return bool(torch.autograd.profiler._is_profiler_enabled or torch._C._autograd._profiler_enabled())
-
-
-def memory_profile() -> profile:
-    """A profile of the CPU's allocations, not begun yet.
-
-    The first of a process reads how talkative profiles are; `KINETO_LOG_LEVEL` of the user's own stands.
-    """
-    os.environ.setdefault("KINETO_LOG_LEVEL", _SILENT)
-    return _OneCycle(activities=[ProfilerActivity.CPU], profile_memory=True)
-
-
-def abandon_profile(profiled: profile) -> None:
-    """End a profile that began inside a backward which then failed.
-
-    Autograd has put its thread back to what it was before: to a thread without a profile. 2.13 ends it all the same.
-    2.11 refuses, and from then on every other profile, too; begun once more in the thread, it can be ended.
-    """
-    try:
-        profiled.stop()
-    except RuntimeError:
-        assert profiled.profiler is not None, "a profile that has begun has its profiler"
-        profiled.profiler._start_trace()  # type: ignore[no-untyped-call]  # torch's own, untyped
-        profiled.stop()
 
 
 def watch_storage(tensor: torch.Tensor) -> Callable[[], bool]:

@@ -3,6 +3,7 @@ from types import SimpleNamespace
 import pytest
 import torch
 
+from rematpass import torch_compat
 from rematpass.check import measure
 from rematpass.check.measure import device_memory, measure_peak, storage_bytes
 from rematpass.cost.memory import DeviceMemory
@@ -87,7 +88,7 @@ def test_only_cpu_events_count():
     )
     results = SimpleNamespace(experimental_event_tree=lambda: [root])
     profiled = SimpleNamespace(profiler=SimpleNamespace(kineto_results=results))
-    assert measure.cpu_allocations(profiled) == [(1, 3), (2, 7)]
+    assert torch_compat.cpu_allocations(profiled) == [(1, 3), (2, 7)]
 
 
 def test_errors_of_the_step_come_through_and_leave_no_profiler():

@@ -136,7 +136,11 @@ def test_the_gradient_of_attention_is_copied_where_it_lies_head_by_head():
 def test_attention_in_half_precision_takes_its_scores_again_and_copies(
     length, keys, width, forward, backward, monkeypatch
 ):
-    """Bytes that bfloat16 took on an Intel Xeon with two threads (torch 2.13), the gradient position by position."""
+    """Bytes that bfloat16 took on an Intel Xeon with two threads (torch 2.13), the gradient position by position.
+
+    One without units for matrices.
+    """
+    monkeypatch.setattr(workspace, "has_known_kernels", lambda *_: True)
     monkeypatch.setattr(workspace, "num_threads", lambda: 2)
     query, key = (torch.empty(2, n, 4, width, dtype=torch.bfloat16).transpose(1, 2) for n in (length, keys))
     attend = aten._scaled_dot_product_flash_attention_for_cpu

@@ -1,0 +1,100 @@
+"""Scratch of operators whose kernels are not known, seen by running each once on the processor that is here.
+
+In: one FX node with fake tensors, and how its images lie. Out: bytes beyond what it returns. Never runs an operator
+twice in a process, never looks at what it computes.
+
+Which kernels oneDNN and torch choose depends on the processor. Those for AVX2 and AVX-512 have formulas, which cost
+nothing and hold for any size. Of others, such as those for half precision that multiply whole blocks (AMX), the
+formulas were up to 90 % of what an operator returns and takes too low (2026-11, torch 2.13: 180 convolutions of
+bfloat16). What an operator allocates follows from its sizes, not from its numbers: one run on zeros says it to the
+byte, and the primitive that oneDNN compiles for it is there for the step.
+"""
+
+from __future__ import annotations
+
+import logging
+import warnings
+from functools import partial
+
+import torch
+from torch import fx
+
+from ..cost.memory import host_memory
+from ..torch_compat import IMAGE_RANK, cpu_peak, has_matrix_units, is_profiling, num_threads, outside_tracing
+from .flops import count_flops
+from .real_call import real_call, tensors_of, why_too_large
+from .signature import call_text
+from .sizes import concrete, storage_bytes
+
+logger = logging.getLogger(__name__)
+
+# Processors, by their vectors, whose kernels have formulas.
+KNOWN = ("AVX2", "AVX512")
+MOST_FLOPS = 4e11
+"""Of an operator that is run. Set 2026-11: a second or less on two cores that multiply blocks of bfloat16. At half,
+convolutions of large batches are not seen; at twice, plans for sequences far longer than any batch take that long."""
+
+_seen: dict[str, int] = {}
+_warned: set[str] = set()
+
+
+def has_known_kernels(capability: str, dtype: torch.dtype) -> bool:
+    """Whether formulas are those of the kernels that such a processor runs for this type."""
+    return capability in KNOWN and (dtype is torch.float32 or not has_matrix_units())
+
+
+def tried_bytes(node: fx.Node, layout: torch.memory_format = torch.preserve_format) -> int | None:
+    """Scratch of the node's operator on a CPU; None, with a warning, where it cannot be run.
+
+    Args:
+        node: an operator without side effects whose inputs' `meta["val"]` hold fake tensors; dynamic sizes count at
+            what is planned for.
+        layout: of its images; as the fake tensors lie by default.
+    """
+    key = f"{call_text(node)} {layout} {num_threads()}"
+    if key in _seen:
+        return _seen[key]
+    refusal = _why_not(node)
+    peak_bytes = 0
+    if not refusal:
+        try:
+            with outside_tracing("cpu"):
+                peak_bytes = cpu_peak(real_call(node, partial(_zeros, layout=layout)))
+        except RuntimeError as error:
+            refusal = f"running it on zeros failed ({error})"
+    if refusal:
+        _warn_once(node, refusal)
+        return None
+    found = _seen[key] = max(0, peak_bytes - sum(storage_bytes(tensor) for tensor in tensors_of(node)))
+    logger.info("rematpass: %s takes %d bytes of scratch", key, found)
+    return found
+
+
+def _why_not(node: fx.Node) -> str:
+    if is_profiling():
+        return "a profiler is running, of which torch has one at a time"
+    if count_flops(node) > MOST_FLOPS:
+        return "it would take long to run it"
+    return why_too_large(node, host_memory().free_bytes)
+
+
+def _warn_once(node: fx.Node, reason: str) -> None:
+    """Of several operators with one reason the first is named."""
+    if reason in _warned:
+        return
+    _warned.add(reason)
+    warnings.warn(
+        f"rematpass: the scratch of {node.target} is estimated, since this processor's kernels are not known and "
+        f"{reason}. The measured peak may be above the plan; verify says so",
+        stacklevel=2,
+    )
+
+
+def _zeros(like: torch.Tensor, layout: torch.memory_format) -> torch.Tensor:
+    shape = [concrete(size) for size in like.shape]
+    if layout is torch.preserve_format:
+        count = storage_bytes(like) // like.element_size()
+        strides = [concrete(stride) for stride in like.stride()]
+        return torch.zeros(count, dtype=like.dtype, device="cpu").as_strided(shape, strides)
+    zeros = torch.zeros(shape, dtype=like.dtype, device="cpu")
+    return zeros.to(memory_format=layout) if like.ndim == IMAGE_RANK else zeros
