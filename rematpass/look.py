@@ -28,6 +28,12 @@ from .stand_in import needs_stand_ins, read_dtype, stand_ins
 T = TypeVar("T")
 # The device that a model without numbers is planned for where nobody says which.
 HERE = "cpu"
+# What to try where a model does not trace into one graph, or not at all.
+ONE_GRAPH = (
+    "remove the graph break (for nn.LSTM, nn.GRU, nn.RNN: torch._dynamo.config.allow_rnn = True)",
+    "compile the model and read rematpass.plans(compiled) after a step",
+)
+TRACED = ("run one step of it", "check the arguments", "make new tensors on the device of others (device=x.device)")
 
 
 @dataclass(frozen=True)
@@ -116,14 +122,15 @@ def _trace(
     except RematError:
         raise
     except torch_compat.Unsupported as error:
-        raise RematError(
-            f"the model does not trace into one graph: {error}\n"
-            "Try: remove the graph break (for nn.LSTM, nn.GRU, nn.RNN: torch._dynamo.config.allow_rnn = True), or "
-            "compile the model and read rematpass.plans(compiled) after a step"
-        ) from error
+        raise _refusal(error, "the model does not trace into one graph", ONE_GRAPH) from error
     except torch_compat.TorchDynamoException as error:
-        raise RematError(
-            f"the model cannot be traced: {error}\n"
-            "Try: run one step of it; check the arguments; make new tensors on the device of others (device=x.device)"
-        ) from error
+        raise _refusal(error, "the model cannot be traced", TRACED) from error
     raise RematError("nothing was traced: the model ran no tensor operation. Try: check the arguments")
+
+
+def _refusal(error: torch_compat.TorchDynamoException, what: str, advice: Sequence[str]) -> RematError:
+    """The user's line, dynamo's reason, and what to try; all that dynamo says is the error's cause."""
+    line = torch_compat.refused_line(error)
+    where = f"\n  at {line}" if line else ""
+    hints = "; ".join([*torch_compat.refusal_hints(error), *advice])
+    return RematError(f"{what}: {torch_compat.refusal_reason(error)}{where}\nTry: {hints}")

@@ -74,6 +74,7 @@ from .job import (
     when_node_is_gone,
 )
 from .places import IMAGE_RANK
+from .refusals import refusal_hints, refusal_reason, refused_line
 from .sizes import evaluated, guard_limit, is_guarded, limit_size, symbol_of, traced_with, upper_bounds
 
 __all__ = [
@@ -144,6 +145,9 @@ __all__ = [
     "outside_tracing",
     "plain_partition",
     "python_version",
+    "refusal_hints",
+    "refusal_reason",
+    "refused_line",
     "register_backend",
     "side_tag",
     "storage_key",

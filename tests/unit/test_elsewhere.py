@@ -212,6 +212,37 @@ def test_an_unknown_device_is_refused_with_the_nearest_names():
     assert find_target("cpu")[1] == "cpu"
 
 
+def chooses(x: torch.Tensor) -> torch.Tensor:
+    if x.sum().item() > 0:
+        x = x * 2
+    return x
+
+
+def cuts(x: torch.Tensor) -> torch.Tensor:
+    return x[: int(x.sum())]
+
+
+def lists(x: torch.Tensor) -> torch.Tensor:
+    return x * len(x.tolist())
+
+
+@pytest.mark.parametrize(
+    ("function", "reason", "line", "advice"),
+    [
+        (chooses, "hangs on a number", "in chooses: if x.sum().item() > 0:", "Try: torch.where"),
+        (cuts, "hangs on a number", "", "Try: torch.where"),
+        (lists, "does not support tracing `tolist()`", "in lists: return x * len(x.tolist())", "rematpass.plans"),
+    ],
+)
+def test_why_a_model_is_not_traced_is_said_in_three_lines(function, reason, line, advice):
+    with pytest.raises(RematError) as caught:
+        rematpass.plan(function, (torch.ones(2, 2, requires_grad=True),), device="l4")
+    said = str(caught.value)
+    assert all(words in said for words in (reason, line, advice))
+    assert said.count("\n") == (2 if line else 1)
+    assert isinstance(caught.value.__cause__, RuntimeError)  # with all that dynamo says
+
+
 def test_what_cannot_be_traced_says_where_and_what_to_try():
     def breaks(x: torch.Tensor) -> torch.Tensor:
         torch._dynamo.graph_break()

@@ -120,6 +120,14 @@ def test_a_smaller_budget_never_gives_a_higher_peak_or_less_time():
     assert [Frontier(program).choose(budget) for budget in budgets[::9]] == chosen[::9], "whatever was asked before"
 
 
+def test_a_plan_with_room_to_spare_names_a_first_step_down_not_the_last():
+    frontier = Frontier(layered([Layer()] * 12, is_residual=True))
+    fastest, smallest = frontier.fastest, frontier.smallest
+    smaller = frontier.next_smaller(fastest)
+    assert (fastest.peak_bytes + smallest.peak_bytes) / 2 < smaller.peak_bytes < fastest.peak_bytes
+    assert fastest.extra_ns <= smaller.extra_ns < smallest.extra_ns / 2
+
+
 def test_memory_really_falls_on_layers():
     """12 equal layers: two wide values each at the fastest, a few layers' worth at the smallest."""
     program = layered([Layer()] * 12, is_residual=True)
