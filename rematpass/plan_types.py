@@ -17,6 +17,8 @@ from typing import Any, Literal
 from .other_sizes import AtOtherSizes, SizedStep
 
 PLAN_SCHEMA = 3
+# How the note begins that says what a plan file was made of.
+PLANNED_FROM = "planned from "
 
 Phase = Literal["forward", "backward"]
 Role = Literal["input", "kept", "recomputed", "gradient", "temporary"]
@@ -179,6 +181,12 @@ class Plan(AtOtherSizes):
     def kept_bytes(self) -> int:
         """Sum of what the forward saves for the backward, graph inputs not counted."""
         return sum(v.bytes for v in self.values if v.decision is Decision.KEEP)
+
+    @property
+    def source(self) -> str:
+        """What `rematpass plan --save` was asked to plan, and how it set the model; "" for other plans."""
+        named = (note.removeprefix(PLANNED_FROM) for note in self.notes if note.startswith(PLANNED_FROM))
+        return next(named, "")
 
     def __str__(self) -> str:
         from .report.table import format_plan

@@ -87,7 +87,8 @@ def _explain_graph(plan: Plan, program: Program, facts: Facts) -> str:
     what = "; ".join(found) or "its inputs, or how values are made of each other"
     is_elsewhere = plan.device.startswith("cpu") != (facts.device_type == "cpu")
     where = f", on {plan.device}: another kind of device runs another" if is_elsewhere else ""
-    return f"the plan was made for another graph{where}. What differs: {what}. {_AGAIN}"
+    source = f" The plan is of {plan.source}." if plan.source else ""
+    return f"the plan was made for another graph{where}.{source} What differs: {what}. {_AGAIN}"
 
 
 def _differences(plan: Plan, program: Program, facts: Facts) -> Iterator[str]:

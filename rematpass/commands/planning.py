@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from ..errors import BudgetTooSmall, OptionError
+from ..plan_types import PLANNED_FROM
 from .arguments import EXIT_CODES, Work, add_budget_argument, add_json_argument, add_model_arguments, read_work
 
 if TYPE_CHECKING:
@@ -146,7 +147,7 @@ def run_plan(arguments: argparse.Namespace) -> int:
         return _say_too_small(error, work, arguments)
     rows = make_breakdown(plan, work.parameter_bytes, work.optimizer_bytes, work.accumulated_bytes)
     if arguments.save is not None:
-        plan.save(arguments.save)
+        replace(plan, notes=(*plan.notes, f"{PLANNED_FROM}{work.source.words}")).save(arguments.save)
     formula = _formula(plan, work, arguments) if arguments.formula else None
     if arguments.json:
         record = {"fits": True, "model": work.source.words, "breakdown": asdict(rows), "plan": _record(plan)}

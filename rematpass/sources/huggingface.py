@@ -28,6 +28,8 @@ _HEADS = (
     "AutoModel",
 )
 _DEFAULT_LOSS = "ForCausalLM"
+# What no training needs; a cache would be returned, and makes another graph.
+_SWITCHED_OFF = ("use_cache", "gradient_checkpointing")
 _DEFAULT_BATCH = 1
 _DEFAULT_SEQUENCE = 2048
 _TOKEN_LABELS = ("CausalLM", "Seq2SeqLM", "MaskedLM", "LMHeadModel", "ConditionalGeneration")
@@ -35,6 +37,8 @@ _TOKEN_LABELS = ("CausalLM", "Seq2SeqLM", "MaskedLM", "LMHeadModel", "Conditiona
 
 def load_config(text: str, sizes: Sizes, settings: Mapping[str, str]) -> Source:
     """The model of a configuration, as it is trained: with labels, without a cache. All that it returns counts.
+
+    What is set for that is in its words: who wants to follow the plan sets it, too.
 
     Args:
         text: path of a config.json (or of a folder with one), or a model type of transformers such as "llama".
@@ -47,18 +51,20 @@ def load_config(text: str, sizes: Sizes, settings: Mapping[str, str]) -> Source:
     """
     transformers = _import_transformers()
     config = _find_config(transformers, text, settings)
-    for name, value in (("use_cache", False), ("gradient_checkpointing", False)):
-        if hasattr(config, name):
-            setattr(config, name, value)
+    switched = [name for name in _SWITCHED_OFF if getattr(config, name, False)]
+    for name in switched:
+        setattr(config, name, False)
+    settings_made = [f"config.{name}=False" for name in switched]
     if getattr(config, "is_encoder_decoder", False) and getattr(config, "decoder_start_token_id", 0) is None:
         config.decoder_start_token_id = 0  # which token is of no matter here
     model = _build(transformers, config)
     model.train()
     if getattr(model, "loss_type", "") is None and _has_token_labels(model):
         model.loss_type = _DEFAULT_LOSS  # what it falls back to, but with a warning that breaks the graph
+        settings_made.append(f"loss_type={_DEFAULT_LOSS!r}")
     kwargs, words = _make_arguments(model, config, sizes)
-    name = type(model).__name__
-    return Source(model, (), kwargs, None, f"{name} of hf:{text}, {words}")
+    name, made = type(model).__name__, "".join(f", model.{setting}" for setting in settings_made)
+    return Source(model, (), kwargs, None, f"{name} of hf:{text}, {words}{made}")
 
 
 def _import_transformers() -> Any:

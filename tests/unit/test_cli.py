@@ -1,6 +1,8 @@
 """The command line: what it prints, what it returns, what it refuses."""
 
 import json
+import subprocess
+import sys
 import tomllib
 from pathlib import Path
 
@@ -21,6 +23,11 @@ def test_help_lists_the_commands_and_examples(capsys: pytest.CaptureFixture[str]
     assert exit_info.value.code == 0
     text = capsys.readouterr().out
     assert all(word in text for word in ("demo", "doctor", "examples:", "rematpass demo --budget"))
+
+
+def test_the_package_runs_as_a_module() -> None:
+    run = subprocess.run([sys.executable, "-m", "rematpass", "devices", "--json"], capture_output=True, check=True)
+    assert "h100-sxm" in {device["name"] for device in json.loads(run.stdout)}
 
 
 @pytest.mark.parametrize(

@@ -204,6 +204,7 @@ def test_a_report_is_one_file_without_a_network(capsys):
     text = Path("r.html").read_text()
     assert "://" not in text
     assert run(capsys, "plan", *MODEL, "--save", "p.json")[0] == 0
+    assert "tiny.py:build" in rematpass.load_plan("p.json").source
     assert run_json(capsys, "report", "p.json", "--out", "q.html") == (0, {"path": "q.html"})
     assert '"curve":[]' in Path("q.html").read_text()
 

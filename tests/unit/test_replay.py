@@ -10,7 +10,7 @@ from torch.nn import functional
 
 import rematpass
 from rematpass.errors import PlanFileError
-from rematpass.plan_types import Decision, Plan
+from rematpass.plan_types import PLANNED_FROM, Decision, Plan
 
 
 class Net(nn.Module):
@@ -86,6 +86,15 @@ def test_another_graph_is_refused_with_what_differs(half, other, words):
     with pytest.raises(PlanFileError, match="another graph") as error:
         other(half[1])
     assert re.search(words, str(error.value))
+
+
+def test_what_a_plan_file_was_made_of_is_said_where_it_does_not_fit(half, tmp_path):
+    plan, _ = half
+    noted = dataclasses.replace(plan, notes=(*plan.notes, f"{PLANNED_FROM}Net of tiny.py, autocast to bf16"))
+    path = noted.save(tmp_path / "noted.json")
+    assert plan_net(Net(), plan=path) == noted
+    with pytest.raises(PlanFileError, match=r"The plan is of Net of tiny\.py, autocast to bf16\. What differs"):
+        plan_net(Net(act=torch.sin), plan=path)
 
 
 def test_another_device_has_other_memory(tmp_path):

@@ -108,7 +108,7 @@ def test_a_configuration_makes_the_model_it_names_as_it_is_trained(folder, place
     assert (len(source.model.model.layers), source.model.config.use_cache, source.model.training) == (1, False, True)
     assert {name: tuple(t.shape) for name, t in source.kwargs.items()} == {"input_ids": (3, 16), "labels": (3, 16)}
     assert {p.device.type for p in source.model.parameters()} == {"meta"}
-    assert "3 x 16 tokens" in source.words
+    assert source.words.endswith(", 3 x 16 tokens, model.config.use_cache=False")
     assert source.loss is None  # compiled as it is, it returns logits, too
 
 
