@@ -18,6 +18,7 @@ from dataclasses import dataclass
 from typing import Any
 
 import torch
+from torch.utils.weak import WeakIdKeyDictionary
 
 from . import torch_compat
 from .pipeline import Settings, room_beside_inputs
@@ -27,6 +28,9 @@ from .shares import Offer
 from .verify import backward_of, tensors_in
 
 logger = logging.getLogger(__name__)
+
+# Parameters whose gradients were seen to stay from one backward to the next.
+_accumulating: WeakIdKeyDictionary = WeakIdKeyDictionary()
 
 
 @dataclass(frozen=True)
@@ -91,10 +95,24 @@ def gradient_bytes(inputs: Iterable[object]) -> int:
 
     All of them, since ranks of a job, of which some have not used every parameter yet, shall come to one plan.
     """
-    learning = [p for p in inputs if isinstance(p, torch.nn.Parameter) and p.requires_grad]
+    learning = _learning(inputs)
     if all(p.grad is None for p in learning):
         return 0
     return sum(p.nbytes for p in learning)
+
+
+def gradient_bytes_to_come(inputs: Iterable[object]) -> int:
+    """The same for a graph that cannot be planned again, as with dynamic sizes: also those that will be there.
+
+    They will where gradients of one of these parameters were seen to stay from one backward to the next.
+    """
+    learning = _learning(inputs)
+    is_accumulating = any(p in _accumulating for p in learning)
+    return sum(p.nbytes for p in learning) if is_accumulating else gradient_bytes(learning)
+
+
+def _learning(inputs: Iterable[object]) -> list[torch.nn.Parameter]:
+    return [p for p in inputs if isinstance(p, torch.nn.Parameter) and p.requires_grad]
 
 
 def beside(settings: Settings, company: Company, *, has_run: bool) -> Settings:
@@ -183,6 +201,8 @@ class Accumulating:
     def _note(self, parameters: Sequence[torch.Tensor]) -> None:
         """As a backward begins."""
         self._have_stayed = gradient_bytes(parameters) > 0
+        if self._have_stayed:
+            _accumulating.update((p, True) for p in parameters if p not in _accumulating)
 
     def _form(self, gradients: int) -> Built:
         """What a forward beside these bytes of gradients follows."""

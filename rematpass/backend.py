@@ -19,7 +19,7 @@ import torch
 from torch import fx
 
 from . import torch_compat
-from .accumulated import Accumulating, BuildBeside, Built, Company, beside, gradient_bytes
+from .accumulated import Accumulating, BuildBeside, Built, Company, beside, gradient_bytes, gradient_bytes_to_come
 from .device import make_settings
 from .emit.layouts import note_layouts
 from .graph.layouts import find_images
@@ -88,10 +88,11 @@ def compile_graph(
     is_open = settings.budget_bytes is not None and settings.replay is None
     later = torch_compat.keep_for_later(gm, example_inputs) if is_open else None
     ledger = ledger_of(device_type(example_inputs))
-    gradients = gradient_bytes(example_inputs) if is_open else 0
+    live = gradient_bytes(example_inputs) if is_open else 0
+    gradients = gradient_bytes_to_come(example_inputs) if is_open and later is None else live
     others = ledger.waiting_bytes(example_inputs) if is_open else 0
     # What is free does not have what is live.
-    credit = gradients + others if settings.is_budget_above_inputs else 0
+    credit = live + others if settings.is_budget_above_inputs else 0
     is_followed = later is not None and (torch_compat.is_followed(gm) or others > 0)
     company = Company(gradients, others - credit, is_followed=is_followed)
     compiled, made = step.build(gm, example_inputs, company, later)

@@ -173,6 +173,28 @@ def test_what_cannot_be_planned_again_says_so(wide):
         step(x).backward()
 
 
+def test_batches_of_other_sizes_leave_room_once_gradients_were_seen_to_stay(wide):
+    """A graph with dynamic sizes is compiled once, perhaps by the first batch of a round, which finds no gradients."""
+    model, x = wide
+    held = storage_bytes(model.parameters())
+    budget = budget_at(model, x, 0.3) + held  # the fastest plan fits, but not beside gradients
+    step = compiled(model, budget)
+    for first, second in ((256, 300), (1024, 1000)):  # the first alone is compiled for its size alone
+        model.zero_grad()
+        step(x[:first]).backward()
+        peak = total_peak(model, x[:second].clone(), lambda n=second: step(x[:n]).backward())
+        assert peak <= budget
+    *_, last = rematpass.plans(step)
+    assert "left to gradients of earlier backwards" in "".join(last.notes)
+
+    other, _ = Wide(), model.zero_grad()
+    torch._dynamo.reset()
+    torch._dynamo.mark_dynamic(x, 0)
+    step = compiled(other, budget)
+    step(x).backward()
+    assert "left to gradients" not in "".join(rematpass.plans(step)[0].notes), "of other parameters nothing is known"
+
+
 def test_a_plan_from_a_file_stays_as_it_is(wide, tmp_path):
     model, x = wide
     plan = rematpass.plan(model, (x,), memory_budget=budget_at(model, x, 0.6))
