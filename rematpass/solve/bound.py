@@ -10,6 +10,11 @@ in its place, whichever is smaller. All else that is live then are forward value
 is not among them is computed again at least once. So no plan is faster than the linear-programming value of the
 closure over these ops at the bytes that are left (Lagrangian duality; the constraint matrix of a closure is totally
 unimodular).
+
+Of k and another op that reads one of its gradients, neither needs the other: that of a weight beside that of an
+activation. The other runs before k, and what it returns is there; or between k and a later op that needs k; or after
+that, and the gradient that both read is there until then. Each case has a moment of which more is certain than of k's
+alone, and the least of the three bounds holds.
 """
 
 from __future__ import annotations
@@ -55,10 +60,54 @@ class Bound:
             return best
         for k in moments:
             if self.is_certain(k):
-                around = self._moments.around(k)
-                forced = self._moments.live_gradients(around) + self._own(k)
-                best = max(best, self._least(self._problem_at(k, around.to_come), budget_bytes, forced))
+                best = max(best, self._least_at(budget_bytes, k))
+                best = max(best, self._least_beside_rival(budget_bytes, k, best))
         return best
+
+    def _least_at(self, budget_bytes: int, k: int, before: Sequence[int] = (), after: Sequence[int] = ()) -> float:
+        """Least extra time by the moment of op k, of plans that run `before` earlier and `after` later."""
+        around = self._moments.around(k, before, after)
+        forced = self._moments.live_gradients(around) + self._own(k)
+        return self._least(self._problem_at(k, around.to_come), budget_bytes, forced)
+
+    def _least_beside_rival(self, budget_bytes: int, k: int, enough: float) -> float:
+        """Least extra time by moments of op k, of one beside it, and of one that needs k; 0 if not above `enough`."""
+        around = self._moments.around(k)
+        rival = max(self._rivals(k, around), key=lambda v: self.program.size_bytes[v], default=None)
+        if rival is None:
+            return 0.0
+        aside = self._moments.around(rival)
+        is_later = around.to_come & ~aside.to_come & ~aside.is_over
+        followers = (v for v in np.flatnonzero(is_later).tolist() if v != k and self._is_met(v))
+        later = next(filter(self.leads_on, followers), None)
+        if later is None:
+            return 0.0
+        least = math.inf
+        for op, before, after in ((k, [rival], []), (later, [], [rival]), (rival, [k], [later])):
+            least = min(least, self._least_at(budget_bytes, op, before, after))
+            if least <= enough:
+                return 0.0
+        return least
+
+    def _rivals(self, k: int, around: _core.Around) -> Iterable[int]:
+        """Ops of the backward that read a gradient that op k reads, too; neither needs the other."""
+        program = self.program
+        reads = {program.root[u] for u in program.inputs[k] if program.is_backward[u]}
+        met = {v for r in reads for v in self._readers.get(r, ())}
+        return [v for v in sorted(met) if v != k and not (around.to_come[v] or around.is_over[v])]
+
+    @cached_property
+    def _readers(self) -> dict[int, list[int]]:
+        """Per storage of a gradient, the ops that read it and have a moment."""
+        program, found = self.program, dict[int, list[int]]()
+        for v in filter(self._is_met, range(len(program))):
+            for r in {program.root[u] for u in program.inputs[v] if program.is_backward[u]}:
+                found.setdefault(r, []).append(v)
+        return found
+
+    def _is_met(self, v: int) -> bool:
+        """Whether op v is one of the backward that runs once, with all it reads and makes in memory."""
+        return self.program.is_backward[v] and self.program.is_paid[v] and self.is_certain(v)
 
     @cached_property
     def peak_bytes(self) -> int:

@@ -57,7 +57,7 @@ WHOLE_FILL = 64
 # Where a plan is as near its bound as one of these, the local search is not asked: a share of the bound itself, and of
 # the time of the step.
 NEAR_SHARE = 0.02
-NEAR_STEP = 0.002
+NEAR_STEP = 0.001
 # Share of the time of the step by which neighbouring plans of the local search may differ before one between is tried.
 # At 0.01, plans of ten models at eight budgets take 0.3 % more extra time; 0.0025 changed nothing (2026-11).
 COARSE_STEP = 0.005

@@ -1,6 +1,6 @@
 """The bound against every backward sequence of tiny programs."""
 
-from itertools import chain, combinations, product
+from itertools import chain, combinations, permutations, product
 from types import SimpleNamespace
 
 import pytest
@@ -31,16 +31,20 @@ def every_plan(program):
     """(peak, extra ns) of every valid sequence that computes any subset of values again before each backward op."""
     again, ops = recomputable(program), backward_ops(program)
     subsets = list(chain.from_iterable(combinations(again, k) for k in range(len(again) + 1)))
-    forward = program.forward_ops
     for chosen in product(subsets, repeat=len(ops)):
         backward = tuple(v for subset, op in zip(chosen, ops, strict=True) for v in (*subset, op))
-        decision = make_decision(program, Schedule(forward, backward))
-        try:
-            check_schedule(program, decision, [str(v) for v in range(len(program))])
-        except SplitError:
-            continue
-        live = chain(*naive_timeline(program, decision.schedule))
-        yield max(live, default=program.static_bytes), decision.recompute_ns
+        yield from plan_of(program, backward)
+
+
+def plan_of(program, backward):
+    """(peak, extra ns) of the sequence; nothing where it is not valid."""
+    decision = make_decision(program, Schedule(program.forward_ops, backward))
+    try:
+        check_schedule(program, decision, [str(v) for v in range(len(program))])
+    except SplitError:
+        return
+    live = chain(*naive_timeline(program, decision.schedule))
+    yield max(live, default=program.static_bytes), decision.recompute_ns
 
 
 def bound_of(program):
@@ -84,6 +88,60 @@ def test_no_plan_beats_the_bound_where_only_the_backward_wants_a_value():
     assert bound.extra_ns_at(None) == 0
     for peak, extra in every_plan(program):
         assert bound.extra_ns_at(peak, backward_ops(program)) <= extra
+
+
+def two_layers(sizes):
+    """Two layers and their gradients; each gradient of an activation stands beside that of a weight."""
+    wide, narrow, tangent, last, between, first = sizes
+    b = Builder()
+    w, u = b.given(8), b.given(8)
+    h = b.add(EXTERN, w, size=wide, ns=10)
+    a = b.add(EXTERN, h, size=narrow, ns=3)
+    y = b.add(EXTERN, a, u, size=8, ns=3, may_recompute=False)
+    t = b.tangent(tangent)
+    gu = b.add(EXTERN, t, a, size=last)
+    ga = b.add(EXTERN, t, u, size=8)
+    gh = b.add(EXTERN, ga, a, size=between)
+    gw = b.add(EXTERN, gh, h, size=first)
+    return b.finish([y], [gu, gw])
+
+
+def every_order(program):
+    """Every plan of `every_plan`, with the ops of the backward in any order that their inputs allow."""
+    again, ops = recomputable(program), backward_ops(program)
+    subsets = list(chain.from_iterable(combinations(again, k) for k in range(len(again) + 1)))
+    orders = filter(lambda order: is_possible(program, order), permutations(ops))
+    for order, chosen in product(orders, product(subsets, repeat=len(ops))):
+        backward = tuple(v for subset, op in zip(chosen, order, strict=True) for v in (*subset, op))
+        yield from plan_of(program, backward)
+
+
+def is_possible(program, order):
+    return all(u not in order[i:] for i, v in enumerate(order) for u in program.inputs[v])
+
+
+SIZES = st.tuples(*[st.sampled_from([8, 40, 100, 250])] * 6)
+
+
+@settings(deadline=None, max_examples=40, derandomize=True)
+@given(SIZES)
+def test_no_plan_in_any_order_beats_the_bound(sizes):
+    program = two_layers(sizes)
+    bound, moments = bound_of(program), backward_ops(program)
+    for peak, extra in set(every_order(program)):
+        assert bound.extra_ns_at(peak, moments) <= extra
+        assert bound.peak_bytes <= peak
+
+
+def test_a_gradient_beside_another_counts_before_between_or_after():
+    """When the last weight's gradient is made, it, its tangent, or that and the other layer's gradient are there."""
+    program = two_layers((100, 100, 400, 200, 200, 8))
+    bound, moments = bound_of(program), backward_ops(program)
+    enough = program.static_bytes + 8 + 100 + 100 + 400 + 200 + 8  # all kept, and ga
+    plans = set(every_order(program))
+    assert min(peak for peak, extra in plans if not extra) == enough
+    assert bound.extra_ns_at(enough, moments) == 0
+    assert 0 < bound.extra_ns_at(enough - 1, moments) <= min(extra for peak, extra in plans if peak < enough)
 
 
 def test_the_bound_is_the_line_between_neighbours():

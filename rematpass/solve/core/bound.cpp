@@ -19,7 +19,7 @@ Moments::Moments(const Program& program) : program_(program), is_returned_(progr
     for (int v : program.backward_outputs) is_returned_[program.root[v]] = true;
 }
 
-Around Moments::around(int k) const {
+Around Moments::around(int k, const std::vector<int>& before, const std::vector<int>& after) const {
     const int count = program_.count;
     int below = -1, above = count;  // what is fixed divides all ops
     for (int v = 0; v < count; ++v) {
@@ -28,7 +28,9 @@ Around Moments::around(int k) const {
         if (v >= k) above = std::min(above, v);
     }
     Around found{std::vector<char>(count, false), std::vector<char>(count, false)};
-    std::vector<int> stack{k};
+    std::vector<int> stack(before);
+    for (int v : before) found.is_over[v] = true;
+    stack.push_back(k);
     while (!stack.empty()) {
         const int v = stack.back();
         stack.pop_back();
@@ -39,8 +41,9 @@ Around Moments::around(int k) const {
         }
     }
     found.to_come[k] = true;
-    for (int v = k + 1; v < count; ++v) {
-        if (!program_.is_backward[v]) continue;
+    for (int v : after) found.to_come[v] = true;
+    for (int v = 0; v < count; ++v) {
+        if (!program_.is_backward[v] || found.to_come[v]) continue;
         const auto inputs = program_.inputs[v];
         const auto is_to_come = [&](int u) { return found.to_come[u]; };
         found.to_come[v] = v >= above || std::any_of(inputs.begin(), inputs.end(), is_to_come);

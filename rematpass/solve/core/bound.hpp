@@ -18,7 +18,8 @@ class Moments {
 public:
     explicit Moments(const Program& program);
 
-    Around around(int k) const;
+    // While op k runs, if besides `before` are over by then and `after` to come; neither depends on k, or k on them.
+    Around around(int k, const std::vector<int>& before, const std::vector<int>& after) const;
     // Bytes of gradients that are certainly live, tangents included, the op's own result left out.
     Int live_gradients(const Around& around) const;
 

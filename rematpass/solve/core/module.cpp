@@ -261,12 +261,13 @@ void bind_closures(py::module_& m) {
 }
 
 void bind_moments(py::module_& m) {
-    py::class_<Around>(m, "Around").def_property_readonly("to_come", [](const Around& around) {
-        return to_bools(around.to_come);
-    });
+    py::class_<Around>(m, "Around")
+        .def_property_readonly("is_over", [](const Around& around) { return to_bools(around.is_over); })
+        .def_property_readonly("to_come", [](const Around& around) { return to_bools(around.to_come); });
     py::class_<Moments>(m, "Moments")
         .def(py::init<const Program&>(), py::keep_alive<1, 2>())
-        .def("around", &Moments::around)
+        .def("around", &Moments::around, py::arg("k"), py::arg("before") = std::vector<int>{},
+             py::arg("after") = std::vector<int>{})
         .def("live_gradients", &Moments::live_gradients);
 }
 
