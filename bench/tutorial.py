@@ -38,11 +38,8 @@ def run_page(text: str, folder: Path) -> str:
 
 
 def _run(command: str, folder: Path) -> str:
-    shell = (
-        f'rematpass() {{ "{sys.executable}" -m rematpass.cli_entry "$@"; }}\npython() {{ "{sys.executable}" "$@"; }}\n'
-    )
-    entry = "import sys; from rematpass.cli import main; sys.exit(main())"
-    shell = shell.replace("-m rematpass.cli_entry", f"-c '{entry}'")
+    python = f'"{sys.executable}"'
+    shell = f'rematpass() {{ {python} -m rematpass "$@"; }}\npython() {{ {python} "$@"; }}\n'
     environment = {**os.environ, "PYTHONPATH": f"{ROOT}{os.pathsep}{folder}", "COLUMNS": "120"}
     done = subprocess.run(
         ["bash", "-c", shell + command], cwd=folder, env=environment, capture_output=True, text=True, check=False
