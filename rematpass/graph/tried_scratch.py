@@ -79,10 +79,11 @@ def _why_not(node: fx.Node) -> str:
 
 
 def _warn_once(node: fx.Node, reason: str) -> None:
-    """Of several operators with one reason the first is named."""
-    if reason in _warned:
+    """Of several operators with one reason, whatever their sizes, the first is named."""
+    kind = "".join(letter for letter in reason if not letter.isdigit())
+    if kind in _warned:
         return
-    _warned.add(reason)
+    _warned.add(kind)
     warnings.warn(
         f"rematpass: the scratch of {node.target} is estimated, since this processor's kernels are not known and "
         f"{reason}. The measured peak may be above the plan; verify says so",
