@@ -28,7 +28,7 @@ _HEADS = (
     "AutoModel",
 )
 _DEFAULT_LOSS = "ForCausalLM"
-# What no training needs; a cache would be returned, and makes another graph.
+# A cache, which would be returned, makes another graph; checkpointing is what a plan takes the place of.
 _SWITCHED_OFF = ("use_cache", "gradient_checkpointing")
 _DEFAULT_BATCH = 1
 _DEFAULT_SEQUENCE = 2048
