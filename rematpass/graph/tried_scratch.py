@@ -7,8 +7,8 @@ Which kernels oneDNN and torch choose depends on the processor. Those for AVX2 a
 nothing and hold for any size. Of others, such as those for half precision that multiply whole blocks (AMX), the
 formulas were up to 90 % of what an operator returns and takes too low (2026-11, torch 2.13: 180 convolutions of
 bfloat16). What an operator allocates follows from its sizes, not from its numbers: one run on zeros says it to the
-byte. The 49 distinct operators of a ResNet-50 in bfloat16 took 0.22 s (eight images of 128 x 128, two threads), its step
-0.24 s, its compilation 38 s.
+byte. The 49 distinct operators of a ResNet-50 in bfloat16 took 0.22 s (eight images of 128 x 128, two threads), its
+step 0.24 s, its compilation 38 s.
 """
 
 from __future__ import annotations
@@ -32,9 +32,9 @@ logger = logging.getLogger(__name__)
 # Processors, by their vectors, whose kernels have formulas.
 KNOWN = ("AVX2", "AVX512")
 MOST_FLOPS = 4e11
-"""Of an operator that is run. Set 2026-11: a product of bfloat16 of this size takes 0.2 to 0.3 s on two cores with AMX. A
-choice, other values were not tried: plans reach up to 32 times the sizes seen, where attention takes a thousand times as
-long."""
+"""Of an operator that is run. Set 2026-11: a product of bfloat16 of this size takes 0.2 to 0.3 s on two cores with
+AMX. A choice, other values were not tried: plans reach up to 32 times the sizes seen, where attention takes a thousand
+times as long."""
 
 _seen: dict[str, int] = {}
 _warned: set[str] = set()

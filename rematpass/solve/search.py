@@ -55,8 +55,8 @@ BOUND_MOMENTS = 2
 # equal layers would need gigabytes for all. Half and twice changed nothing on the six graphs.
 WHOLE_FILL = 64
 # Where a plan is as near its bound as one of these, the local search is not asked: a share of the bound itself, and of
-# the time of the step. Of 0.001 and 0.002 of the step, the only two tried on a GPT-2-like and a Llama-like of 24 layers,
-# the larger ended 0.05 to 0.15 % of the step slower at three of fourteen budgets (2026-11).
+# the time of the step. Of 0.001 and 0.002 of the step, the only two tried (on a GPT-2-like and a Llama-like of 24
+# layers), the larger ended 0.02 to 0.15 % of the step slower at four of fourteen budgets (2026-11).
 NEAR_SHARE = 0.02
 NEAR_STEP = 0.001
 # Share of the time of the step by which neighbouring plans of the local search may differ before one between is tried.
