@@ -6,7 +6,7 @@ model.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 import torch
@@ -62,23 +62,70 @@ class SizedArguments:
         """Positional and keyword arguments at `sizes`, on the meta device where they had to be made."""
         if callable(self._args):
             return self._args(*sizes), self._kwargs
-        resized: Arguments = torch_compat.map_leaves(
-            lambda leaf: self._resize(leaf, sizes), (tuple(self._args), dict(self._kwargs))
+        leaves = torch_compat.leaves((tuple(self._args), dict(self._kwargs)))
+        resized = self._resized([leaf for leaf in leaves if isinstance(leaf, torch.Tensor)], sizes)
+        made: Arguments = torch_compat.map_leaves(
+            lambda leaf: resized.get(id(leaf), leaf), (tuple(self._args), dict(self._kwargs))
         )
-        return resized
+        return made
 
-    def _resize(self, leaf: Any, sizes: Sequence[int]) -> Any:
-        if not isinstance(leaf, torch.Tensor) or not leaf.dim():
-            return leaf
-        old = [int(s) for s in leaf.shape]
+    def _resized(self, tensors: Sequence[torch.Tensor], sizes: Sequence[int]) -> dict[int, torch.Tensor]:
+        """By the tensor's id, what is another one at `sizes`; tensors that share memory share it there as well."""
+        groups: dict[object, dict[int, torch.Tensor]] = {}
+        for tensor in tensors:
+            groups.setdefault((torch_compat.storage_key(tensor), tensor.dtype), {})[id(tensor)] = tensor
+        made: dict[int, torch.Tensor] = {}
+        for group in groups.values():
+            shapes = [self._shape(tensor, sizes) for tensor in group.values()]
+            if any(shape != [*tensor.shape] for shape, tensor in zip(shapes, group.values(), strict=True)):
+                made |= zip(group, self._made(list(group.values()), shapes), strict=True)
+        return made
+
+    def _shape(self, tensor: torch.Tensor, sizes: Sequence[int]) -> list[int]:
+        old = [int(s) for s in tensor.shape]
         shape = list(old)
         for word, now, size in zip(self._vary, self.sizes, sizes, strict=True):
             for i in (0,) if word == "batch" else range(1, len(old)):
-                shape[i] = size if old[i] == now else shape[i]
-        if shape == old:
-            return leaf
-        device = leaf.device if self._is_real else "meta"
-        return torch.empty(shape, dtype=leaf.dtype, device=device, requires_grad=leaf.requires_grad)
+                shape[i] = size if len(old) > i and old[i] == now else shape[i]
+        return shape
+
+    def _made(self, tensors: Sequence[torch.Tensor], shapes: Sequence[Sequence[int]]) -> Iterator[torch.Tensor]:
+        """Tensors of these shapes in one storage, where the others lie in one."""
+        if tensors[0].layout is not torch.strided:
+            raise OptionError(
+                f"an argument is {tensors[0].layout}, which cannot be made at another size. Try: args=lambda size: "
+                "(...), which makes them at any size"
+            )
+        laid = [_lay_out(tensor, shape) for tensor, shape in zip(tensors, shapes, strict=True)]
+        were = [_end(tensor.shape, tensor.stride(), int(tensor.storage_offset())) for tensor in tensors]
+        ends = [_end(shape, *own) for shape, own in zip(shapes, laid, strict=True)]
+        beyond = tensors[0].untyped_storage().nbytes() // tensors[0].element_size() - max(were)
+        device = tensors[0].device if self._is_real else "meta"
+        memory = torch.empty(max(ends) + beyond, dtype=tensors[0].dtype, device=device)
+        for tensor, shape, (strides, offset) in zip(tensors, shapes, laid, strict=True):
+            yield memory.as_strided(shape, strides, offset).detach().requires_grad_(tensor.requires_grad)
+
+
+def _lay_out(tensor: torch.Tensor, shape: Sequence[int]) -> tuple[list[int], int]:
+    """Strides and offset for another shape: gaps between rows stay, and what starts beside the first element does."""
+    old = [int(stride) for stride in tensor.stride()]
+    strides = list(old)
+    was_there = there = 1
+    for i in sorted(range(len(old)), key=lambda i: (old[i], int(tensor.shape[i]))):
+        if old[i] >= was_there:  # else it repeats elements or overlaps, and goes on to
+            strides[i] = there + old[i] - was_there
+            was_there, there = old[i] * int(tensor.shape[i]), strides[i] * shape[i]
+    rest, offset = int(tensor.storage_offset()), 0
+    for i in sorted((i for i in range(len(old)) if old[i]), key=lambda i: -old[i]):
+        steps, rest = divmod(rest, old[i])
+        offset += steps * strides[i]
+    return strides, offset + rest
+
+
+def _end(shape: Sequence[int], strides: Sequence[int], offset: int) -> int:
+    """One beyond the last element in its storage."""
+    steps = (stride * (int(size) - 1) for size, stride in zip(shape, strides, strict=True))
+    return offset + 1 + sum(map(int, steps)) if all(shape) else offset
 
 
 def _find(word: str, shapes: Sequence[tuple[int, ...]]) -> int:

@@ -38,6 +38,15 @@ def round_up(factor: int, size: int, block: int) -> int:
     return factor * block * -(-size // block)
 
 
+def seen(size: int) -> int:
+    """What was measured, and may jump from one size to the next.
+
+    >>> seen(1664)
+    1664
+    """
+    return size
+
+
 def cpu_attention(length: int, keys: int, width: int, threads: int, is_backward: int) -> int:
     """Scratch of fused attention on the CPU: per thread, blocks of scores; checked by measurement."""
     rows, columns = _block_of_scores(length, keys)
@@ -101,6 +110,7 @@ def _sympy_block_of_scores(length: Any, keys: Any) -> tuple[Any, Any]:
 
 _FUNCTIONS: dict[str, tuple[Callable[..., int], Callable[..., Any]]] = {
     "round_up": (round_up, _sympy_round_up),
+    "seen": (seen, seen),
     "cpu_attention": (cpu_attention, _sympy_cpu_attention),
     "cpu_half_attention": (cpu_half_attention, _sympy_cpu_half_attention),
 }

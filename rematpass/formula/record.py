@@ -75,6 +75,8 @@ class PeakFormula:
         alive: what is alive at the peak of the planned size.
         kept_values: what the forward keeps for the backward.
         notes: sentences for the reader.
+        excess_bytes: so much more than that it is at most, at the sizes that were tried: 0 but where scratch had to be
+            measured, as of products in half precision on a CPU with AMX.
     """
 
     symbols: tuple[str, ...]
@@ -84,6 +86,7 @@ class PeakFormula:
     alive: tuple[Held, ...]
     kept_values: tuple[Held, ...]
     notes: tuple[str, ...] = ()
+    excess_bytes: int = 0
 
     @property
     def range(self) -> dict[str, range]:
@@ -180,6 +183,7 @@ class PeakFormula:
             "range": {name: {"first": r[0], "last": r[-1], "step": r.step} for name, r in self.range.items()},
             "peak": str(self.peak),
             "peak_bytes": self.peak_bytes,
+            "excess_bytes": self.excess_bytes,
             "kept": str(self.kept),
             "terms": terms,
             "notes": list(self.notes),

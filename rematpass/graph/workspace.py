@@ -49,32 +49,35 @@ def workspace_parts(node: fx.Node, device_type: str = "cpu", *, is_relaid: bool 
     name = base_name(node.target)
     everywhere = scratch_everywhere(node, name)
     if everywhere:
-        return (Part("round_up", (1, everywhere, 1)),)
+        return (_exactly(everywhere),)
     if device_type != "cpu":
         size = _turned_bytes(node) + (weight_copy_bytes(node) + _copied_parts(node) if is_relaid else 0)
-        return (Part("round_up", (1, size, 1)),) if size else gpu_attention_parts(node)
+        return (_exactly(size),) if size else gpu_attention_parts(node)
     if name.startswith("_scaled_dot_product_flash_attention_for_cpu"):
         return _cpu_attention(node, is_backward=name.endswith("backward"))
-    size = _cpu_scratch(node, name, is_relaid=is_relaid)
-    return (Part("round_up", (1, size, 1)),) if size else ()
+    return _cpu_parts(node, name, is_relaid=is_relaid)
 
 
-def _cpu_scratch(node: fx.Node, name: str, *, is_relaid: bool) -> int:
+def _exactly(size: int) -> Part:
+    return Part("round_up", (1, size, 1))
+
+
+def _cpu_parts(node: fx.Node, name: str, *, is_relaid: bool) -> tuple[Part, ...]:
     if name in ("convolution", "convolution_backward"):
         return _cpu_convolution_channels_last(node) if is_relaid and is_of_images(node) else _cpu_convolution(node)
     if name == "grid_sampler_2d_backward" and is_relaid:
-        return bytes_of(tensor_at(node, 0))  # a contiguous copy of the gradient (`GridSamplerKernel.cpp`, 2.13)
+        return (_exactly(bytes_of(tensor_at(node, 0))),)  # a contiguous copy (`GridSamplerKernel.cpp`, 2.13)
     if name == "scatter_add":
-        return _cpu_scatter(node) if is_relaid else 0
-    scratch = scratch_on_cpu(node, name) or half_product_bytes(node)
+        return (_exactly(_cpu_scatter(node) if is_relaid else 0),)
     first = half_factor(node)
-    seen = None if first is None else _seen_bytes(node, first.dtype)
-    return scratch if seen is None else seen
+    seen = None if first is None else _seen(node, first.dtype)
+    return (seen or _exactly(scratch_on_cpu(node, name) or half_product_bytes(node)),)
 
 
-def _seen_bytes(node: fx.Node, dtype: torch.dtype, layout: torch.memory_format = torch.preserve_format) -> int | None:
+def _seen(node: fx.Node, dtype: torch.dtype, layout: torch.memory_format = torch.preserve_format) -> Part | None:
     """Scratch as the operator takes it here; None where formulas are those of this processor, or it cannot be run."""
-    return None if has_known_kernels(cpu_capability(), dtype) else tried_bytes(node, layout)
+    seen = None if has_known_kernels(cpu_capability(), dtype) else tried_bytes(node, layout)
+    return None if seen is None else Part("seen", (seen,))
 
 
 def _cpu_attention(node: fx.Node, *, is_backward: bool) -> tuple[Part, ...]:
@@ -83,9 +86,9 @@ def _cpu_attention(node: fx.Node, *, is_backward: bool) -> tuple[Part, ...]:
     if query is None or key is None:
         return ()
     is_half = query.element_size() < torch.float32.itemsize
-    seen = _seen_bytes(node, query.dtype) if is_half else None
+    seen = _seen(node, query.dtype) if is_half else None
     if seen is not None:
-        return (Part("round_up", (1, seen, 1)),)
+        return (seen,)
     length, width = concrete(query.shape[-2]), concrete(query.shape[-1])
     sizes = (length, concrete(key.shape[-2]), width, num_threads(), int(is_backward))
     blocks = [Part("cpu_attention", sizes)]
@@ -94,23 +97,23 @@ def _cpu_attention(node: fx.Node, *, is_backward: bool) -> tuple[Part, ...]:
     gradient = tensor_at(node, 0) if is_backward else None
     if gradient is None or is_row_major(gradient.transpose(1, 2)):
         return (*blocks,)
-    return *blocks, Part("round_up", (1, bytes_of(gradient), 1))  # `contiguous()` in `FlashAttentionKernel.cpp`, 2.13
+    return *blocks, _exactly(bytes_of(gradient))  # `contiguous()` in `FlashAttentionKernel.cpp`, 2.13
 
 
-def _cpu_convolution(node: fx.Node) -> int:
+def _cpu_convolution(node: fx.Node) -> tuple[Part, ...]:
     """Where images are not laid out channels last."""
-    found, turned = _find_scratch(node), _turned_bytes(node)
+    found, turned = _find_scratch(node), _exactly(_turned_bytes(node))
     if found is None:
-        return turned
+        return (turned,)
     seen = _seen_of_convolution(node, found.convolution, torch.contiguous_format)
-    return turned + (_blocked_bytes(node, found) if seen is None else seen)
+    return turned, seen or _exactly(_blocked_bytes(node, found))
 
 
-def _seen_of_convolution(node: fx.Node, convolution: Convolution, layout: torch.memory_format) -> int | None:
+def _seen_of_convolution(node: fx.Node, convolution: Convolution, layout: torch.memory_format) -> Part | None:
     if convolution.is_left_to_torch:
         return None
     image = tensor_at(node, int(base_name(node.target) == "convolution_backward"))
-    return None if image is None else _seen_bytes(node, image.dtype, layout)
+    return None if image is None else _seen(node, image.dtype, layout)
 
 
 def _blocked_bytes(node: fx.Node, found: Scratch) -> int:
@@ -156,18 +159,18 @@ def _per_dimension(step: object, count: int) -> list[int]:
     return steps * count if len(steps) == 1 else steps
 
 
-def _cpu_convolution_channels_last(node: fx.Node) -> int:
+def _cpu_convolution_channels_last(node: fx.Node) -> tuple[Part, ...]:
     """A weight larger than 1 x 1 is laid out channels last before, in a copy of its own."""
     found = _find_scratch(node)
     if found is None:
-        return 0
+        return ()
     seen = _seen_of_convolution(node, found.convolution, torch.channels_last)
-    scratch = _channels_last_bytes(node, found) if seen is None else seen
+    copied = weight_copy_bytes(node) + _copied_parts(node)
     if base_name(node.target) == "convolution" and _is_view(node.args[0]):
         # Of images folded into each other, as convolutions with a weight per image read them, Inductor makes a copy
         # where somebody else reads them, too.
-        scratch += _refolded_bytes(node.args[0])
-    return scratch + weight_copy_bytes(node) + _copied_parts(node)
+        copied += _refolded_bytes(node.args[0])
+    return _exactly(copied), seen or _exactly(_channels_last_bytes(node, found))
 
 
 def _channels_last_bytes(node: fx.Node, found: Scratch) -> int:

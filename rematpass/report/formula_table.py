@@ -28,7 +28,7 @@ def format_formula(formula: PeakFormula) -> str:
     at = ", ".join(f"the {position.phase} runs {position.op}" for position in formula.positions[:3])
     more = len(formula.positions) - 3
     lines = [
-        f"peak in bytes, exact for this decision at {where}",
+        f"peak in bytes, {'just above that of' if formula.excess_bytes else 'exact for'} this decision at {where}",
         f"  = {text if len(text) <= MOST_WRITTEN else text[:MOST_WRITTEN] + ' ... (formula.peak has all of it)'}",
         f"highest while {at}{f', or at {more} more positions' if more > 0 else ''}",
         f"at {planned}: {format_bytes(formula.peak_bytes)} ({formula.peak_bytes} bytes), of which",

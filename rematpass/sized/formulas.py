@@ -6,6 +6,7 @@ Never plans.
 
 from __future__ import annotations
 
+import dataclasses
 import itertools
 import math
 import sys
@@ -20,11 +21,13 @@ from ..look import look_at_step
 from ..options import Options
 from ..plan_types import Plan
 from ..report.progress import Tick, open_progress
+from ..report.sizes import format_bytes
 from ..solve.liveness import simulate
 from ..solve.program import Decision, Kind, Program, Schedule
 from .describe import describe_formula
 from .forms import FormError, Forms, name_sizes
 from .sample import Sample, find_difference, take_sample
+from .seen import lift_seen
 from .steps import SizedSteps
 from .timeline import SizedTimeline, trace_sums
 
@@ -242,7 +245,8 @@ class _Maker:
         grid = Grid(axes)
         beside = [planned, tuple(_between(own, axis) for own, axis in zip(ranges, axes, strict=True))]
         points = list(dict.fromkeys([*grid.points, *beside]))
-        samples = [_shortened(self.looks.take((*point, *fixed)), len(ranges)) for point in points]
+        counted = [_shortened(self.looks.take((*point, *fixed)), len(ranges)) for point in points]
+        samples, seen = lift_seen(counted)
         forms = Forms(grid, samples, symbols, ranges)
         schedule = self.looks.source.decision.schedule
         timeline = trace_sums(samples[0].program, schedule, forms, ranges)
@@ -250,7 +254,8 @@ class _Maker:
         if fixed:
             notes = (*notes, "no sequence: the step cannot be traced at another second dimension of its arguments")
         place = points.index(planned)
-        return describe_formula(self.looks.source, samples[place], timeline, forms, (tuple(symbols), ranges, notes))
+        formula = describe_formula(self.looks.source, samples[place], timeline, forms, (tuple(symbols), ranges, notes))
+        return _with_excess(formula, seen, [max(_live(own.program, schedule)) for own in counted], points)
 
     def _check(self, timeline: SizedTimeline, samples: Sequence[Sample], symbols: Sequence[str]) -> None:
         """What the formula says is what is counted, at every position of every sample."""
@@ -264,6 +269,22 @@ class _Maker:
                     f"{source.plan.timeline[wrong].op} has other bytes alive at {name_sizes(symbols, sample.point)} "
                     "than the sums of its tensors: memory is shared in another way there. Try: a narrower range"
                 )
+
+
+def _with_excess(
+    formula: PeakFormula, names: Sequence[str], peaks: Sequence[int], points: Sequence[Point]
+) -> PeakFormula:
+    """The formula with what lines above measured scratch add to it, and why in words."""
+    if not names:
+        return formula
+    at = [formula.at(**dict(zip(formula.symbols, point, strict=True))) for point in points]
+    excess = max(said - peak for said, peak in zip(at, peaks, strict=True))
+    note = (
+        f"the scratch of {names[0]}{f' and {len(names) - 1} more ops' if names[1:] else ''} was measured on this "
+        f"processor and jumps from size to size; with a line above it the peak is up to {format_bytes(excess)} too "
+        "high at the sizes tried"
+    )
+    return dataclasses.replace(formula, excess_bytes=excess, notes=(*formula.notes, note))
 
 
 def _live(program: Program, schedule: Schedule) -> list[int]:

@@ -8,6 +8,7 @@ import rematpass
 from rematpass.errors import BudgetTooSmall, OptionError
 from rematpass.resize import SizedArguments
 from rematpass.sizing import SizeSearch
+from rematpass.torch_compat import storage_key
 
 
 @pytest.mark.parametrize("start", [1, 7, 1000])
@@ -46,6 +47,47 @@ def test_arguments_of_another_size():
     (args, _) = SizedArguments((tokens, torch.ones(1, 8)), {}, "batch").at(5)
     assert [tuple(t.shape) for t in args] == [(5, 8), (1, 8)]
     assert args[0].dtype == torch.long
+
+
+def at_length(length, *tensors):
+    return SizedArguments(tensors, {}, "sequence").at(length)[0]
+
+
+def test_tensors_that_share_memory_share_it_at_another_size():
+    ids = torch.zeros(3, 41, dtype=torch.long)
+    read, labels = at_length(64, ids[:, :-1], ids[:, 1:])
+    assert [(t.shape, t.stride(), t.storage_offset()) for t in (read, labels)] == [
+        ((3, 64), (65, 1), 0),
+        ((3, 64), (65, 1), 1),
+    ]
+    assert storage_key(read) == storage_key(labels)
+    assert read.untyped_storage().nbytes() == 3 * 65 * 8
+    same, again = at_length(64, ids, ids)
+    assert same is again
+
+
+@pytest.mark.parametrize(
+    ("tensor", "strides"),
+    [
+        (torch.zeros(3, 8, 10).transpose(1, 2), (8 * 64, 1, 64)),
+        (torch.zeros(3, 1, 10).expand(3, 8, 10), (64, 0, 1)),
+        (torch.zeros(3, 4, 10, 8).permute(0, 2, 3, 1), (4 * 64 * 8, 8, 1, 64 * 8)),
+        (torch.zeros(3, 10, 8)[:, :, 2:5], (64 * 8, 8, 1)),
+        (torch.zeros(10, 3).t(), (1, 3)),
+        (torch.zeros(3, 10), (64, 1)),
+    ],
+)
+def test_rows_lie_as_before(tensor, strides):
+    _, sized = at_length(64, torch.zeros(3, 10), tensor)
+    assert sized.stride() == strides
+    assert sized.shape == tuple(64 if size == 10 else size for size in tensor.shape)
+
+
+def test_a_sparse_tensor_stays_or_is_refused():
+    sparse = torch.zeros(3, 12).to_sparse()
+    assert at_length(64, torch.zeros(3, 40), sparse)[1] is sparse
+    with pytest.raises(OptionError, match="sparse_coo"):
+        at_length(64, sparse)
 
 
 @pytest.mark.parametrize(
