@@ -113,24 +113,31 @@ class Bound:
     def peak_bytes(self) -> int:
         """No plan has a lower peak: the largest single op with all that is certainly live while it runs."""
         program = self.program
-        peaks = [self.fixed_bytes]
-        backward: list[tuple[int, int]] = []
-        for v, kind in enumerate(program.kind):
-            if kind in _UNPAID or not self.is_certain(v):
-                continue
-            reads = {program.root[u] for u in program.inputs[v]} - self._outputs
-            if program.is_backward[v]:
-                reads = {r for r in reads if not program.is_backward[r]}
-            live = self._own(v) + sum(program.size_bytes[r] for r in reads)
-            if program.is_backward[v]:
-                backward.append((live, v))
-            else:
-                peaks.append(program.static_bytes + live)
-        largest = heapq.nlargest(PEAK_MOMENTS, backward)
-        peaks += [
-            self.fixed_bytes + live + self._moments.live_gradients(self._moments.around(v)) for live, v in largest
+        forward = [v for v, kind in enumerate(program.kind) if kind not in _UNPAID and not program.is_backward[v]]
+        sizes = [program.static_bytes + self._around_op(v) for v in forward if self.is_certain(v)]
+        met = [(self._around_op(v), v) for v in range(len(program)) if self._is_met(v)]
+        sizes += [
+            self.fixed_bytes + live + self._moments.live_gradients(self._moments.around(v))
+            for live, v in heapq.nlargest(PEAK_MOMENTS, met)
         ]
-        return max(peaks)
+        return max(self.fixed_bytes, *sizes) if sizes else self.fixed_bytes
+
+    @cached_property
+    def heaviest(self) -> int | None:
+        """Of the backward's ops that others depend on, the one that reads and writes most; None for none."""
+        sizes, root, inputs = self.program.size_bytes, self.program.root, self.program.inputs
+        leading = (v for v in range(len(self.program)) if self._is_met(v) and self.leads_on(v))
+        return max(
+            leading, key=lambda v: self._own(v) + sum(sizes[r] for r in {root[u] for u in inputs[v]}), default=None
+        )
+
+    def _around_op(self, v: int) -> int:
+        """Bytes of what op v writes, works with and reads: gradients that the backward reads are counted elsewhere."""
+        program = self.program
+        reads = {program.root[u] for u in program.inputs[v]} - self._outputs
+        if program.is_backward[v]:
+            reads = {r for r in reads if not program.is_backward[r]}
+        return self._own(v) + sum(program.size_bytes[r] for r in reads)
 
     @cached_property
     def _outputs(self) -> set[int]:

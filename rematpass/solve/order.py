@@ -71,6 +71,15 @@ def tidy_backward(program: Program, schedule: Schedule) -> Schedule:
     return Schedule(schedule.forward, program.core.tidy_backward(schedule.backward))
 
 
+def let_wait(program: Program, schedule: Schedule) -> Schedule:
+    """The same executions, with gradients of weights that are the peak of the backward later where that is lower.
+
+    The gradient of a large head stands beside that of its result, which is larger still. Both are there while the last
+    layers' backward runs if it waits; but what these layers kept is gone by then, which may be more.
+    """
+    return Schedule(schedule.forward, program.core.let_wait(schedule.backward))
+
+
 def make_decision(program: Program, schedule: Schedule) -> Decision:
     """Read off a schedule what it keeps and what it spends."""
     backward = schedule.backward

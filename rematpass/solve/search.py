@@ -25,8 +25,9 @@ from .closure import closure_near, fill_between, sweep_closures
 from .descent import Box, FrontierPoint, PlanList, descend
 from .frontier import Modeller, Passing, StageRun
 from .ladder import Ladder, squeeze
-from .liveness import find_peak, simulate
-from .order import drop_unread, make_decision, order_backward, tidy_backward
+from .liveness import simulate
+from .lowest import in_lowest_order
+from .order import order_backward
 from .polish import Polisher
 from .program import Decision, Program
 from .recipe import run_recipe
@@ -252,7 +253,8 @@ class Frontier:
         """Least extra time of any plan at the budget; `point` says which moments are worth a look."""
         if budget_bytes is None or budget_bytes >= self.fastest.peak_bytes or not point.extra_ns:
             return self.bound.extra_ns_at(None)
-        moments = dict.fromkeys([*self.moments(point.decision), *self._fastest_moments])
+        heaviest = [] if self.bound.heaviest is None else [self.bound.heaviest]
+        moments = dict.fromkeys([*self.moments(point.decision), *self._fastest_moments, *heaviest])
         return self.bound.extra_ns_at(budget_bytes, moments)
 
     @cached_property
@@ -348,13 +350,7 @@ class Frontier:
         key = decision.schedule.backward
         self._work += len(decision.schedule.forward) + len(key)
         if key not in self._points:
-            tidied = tidy_backward(self._program, decision.schedule)
-            if len(set(tidied.backward)) < len(tidied.backward):  # of two that moved together one is read
-                tidied = drop_unread(self._program, tidied)
-            orders = [decision, make_decision(self._program, tidied)]
-            peaks = [find_peak(self._program, order.schedule) for order in orders]
-            best = peaks.index(min(peaks))
-            self._points[key] = FrontierPoint(peaks[best], orders[best].recompute_ns, orders[best])
+            self._points[key] = in_lowest_order(self._program, decision)
         return self._points[key]
 
 

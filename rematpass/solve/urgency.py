@@ -10,14 +10,23 @@ from dataclasses import dataclass
 from .program import Kind, Program
 
 _UNPAID = (Kind.INPUT, Kind.SYMBOL)
+_WAITING = (Kind.EXTERN, Kind.POINTWISE)  # products, and casts of them
 
 
 @dataclass(frozen=True)
 class Urgency:
-    """Per op of a program: `is_anchor`, runs in the given order; `is_late`, waits for the end."""
+    """Per op of a program.
+
+    Attributes:
+        is_anchor: runs in the given order.
+        is_late: waits for the end.
+        may_wait: may run anywhere later: what it computes is returned, as it is or in another type or shape, and nobody
+            reads it.
+    """
 
     is_anchor: list[bool]
     is_late: list[bool]
+    may_wait: list[bool]
 
 
 def find_urgency(program: Program) -> Urgency:
@@ -37,7 +46,11 @@ def find_urgency(program: Program) -> Urgency:
         program.is_backward[v] and program.kind[v] not in _UNPAID and (is_leaf[v] or freed_by[v] >= size)
         for v, size in enumerate(program.size_bytes)
     ]
-    return Urgency([a and not late for a, late in zip(is_anchor, is_late, strict=True)], is_late)
+    may_wait = [
+        only and program.is_backward[v] and program.kind[v] in _WAITING and not program.is_fixed[v]
+        for v, only in enumerate(_only_returned(program, returned, is_cast_as_well=True))
+    ]
+    return Urgency([a and not late for a, late in zip(is_anchor, is_late, strict=True)], is_late, may_wait)
 
 
 def _freed_by(program: Program) -> tuple[list[int], list[int]]:
@@ -55,17 +68,28 @@ def _freed_by(program: Program) -> tuple[list[int], list[int]]:
     return freed, read
 
 
-def _late(program: Program, returned: set[int], read_bytes: list[int]) -> list[bool]:
-    """Gradients larger than all they are made from, and the views of them that are returned."""
+def _only_returned(program: Program, returned: set[int], *, is_cast_as_well: bool) -> list[bool]:
+    """Per op, whether its result is returned and read by nothing but views that are returned; or by casts of it."""
     readers: dict[int, list[int]] = {}
     for v, reads in enumerate(program.inputs):
         for u in reads:
             readers.setdefault(u, []).append(v)
-    only_returned = [False] * len(program)
+    only = [False] * len(program)
     for v in range(len(program) - 1, -1, -1):
         after = readers.get(v, [])
-        is_end = all(program.kind[r] is Kind.VIEW and only_returned[r] for r in after)
-        only_returned[v] = is_end and (v in returned or bool(after))
+        is_end = all(only[r] and _passes_on(program, r, is_cast_as_well=is_cast_as_well) for r in after)
+        only[v] = is_end and (v in returned or bool(after))
+    return only
+
+
+def _passes_on(program: Program, v: int, *, is_cast_as_well: bool) -> bool:
+    is_cast = is_cast_as_well and program.kind[v] is Kind.POINTWISE and len(program.inputs[v]) == 1
+    return is_cast or program.kind[v] is Kind.VIEW
+
+
+def _late(program: Program, returned: set[int], read_bytes: list[int]) -> list[bool]:
+    """Gradients larger than all they are made from, and the views of them that are returned."""
+    only_returned = _only_returned(program, returned, is_cast_as_well=False)
     is_late = [False] * len(program)
     for v, kind in enumerate(program.kind):
         if not program.is_backward[v] or program.is_fixed[v] or not only_returned[v] or kind in _UNPAID:

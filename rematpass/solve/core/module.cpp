@@ -20,6 +20,7 @@
 #include "repair.hpp"
 #include "spread.hpp"
 #include "stage.hpp"
+#include "wait.hpp"
 #include "work.hpp"
 
 namespace py = pybind11;
@@ -57,6 +58,7 @@ void bind_program(py::module_& m) {
         .def("drop_unread", [](const Program& p, const Ops& backward) { return to_tuple(drop_unread(p, backward)); })
         .def("tidy_backward",
              [](const Program& p, const Ops& backward) { return to_tuple(tidy_backward(p, backward)); })
+        .def("let_wait", [](const Program& p, const Ops& backward) { return to_tuple(let_wait(p, backward)); })
         .def("find_forward", [](const Program& p, const Ops& ops,
                                 const Ops& kept) { return find_forward(p, trace_forward(p, ops), kept); })
         .def("find_backward",

@@ -71,6 +71,7 @@ Program read_program(const py::object& from) {
     program.reads_often = column<char>(from, "reads_often");
     program.is_anchor = column<char>(from.attr("urgency"), "is_anchor");
     program.is_late = column<char>(from.attr("urgency"), "is_late");
+    program.may_wait = column<char>(from.attr("urgency"), "may_wait");
     program.from_inputs = column<char>(from, "from_inputs");
     program.inputs = rows<int>(from, "inputs");
     program.access = read_access(from, program.inputs);

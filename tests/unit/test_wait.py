@@ -1,0 +1,92 @@
+"""Gradients of weights that wait where they are the peak of the backward."""
+
+from collections import Counter
+from dataclasses import replace
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from rematpass.check.schedule import check_schedule
+from rematpass.solve.liveness import find_peak, simulate
+from rematpass.solve.order import let_wait, make_decision, must_keep, order_backward, tidy_backward
+from rematpass.solve.program import Schedule
+from tests.programs import EXTERN, POINTWISE, Builder
+from tests.strategies import programs
+
+HEAD = 100
+
+
+def headed(kept=90, *, is_cast=False, is_fixed=False):
+    """A layer that keeps `kept` bytes below a head whose weight's gradient is as large as the tangent.
+
+    The backward: of the weight, of the head, of the layer, which sets free what was kept.
+    """
+    b = Builder()
+    weight = b.given(8)
+    x = b.add(EXTERN, weight, size=kept, ns=10)
+    y = b.add(EXTERN, weight, size=8, ns=10)
+    tangent = b.add(EXTERN, b.tangent(8), size=HEAD)
+    of_weight = b.add(EXTERN, tangent, y, size=HEAD)
+    of_head = b.add(EXTERN, tangent, size=8)
+    of_layer = b.add(EXTERN, of_head, x, size=8)
+    cast = b.add(POINTWISE, of_weight, size=2 * HEAD) if is_cast else of_weight
+    program = b.finish([b.add(EXTERN, x, y, size=8)], [cast, of_layer])
+    fixed = tuple(is_fixed and v == of_layer for v in range(len(program)))
+    return replace(program, is_fixed=fixed), (tangent, of_weight, of_head, of_layer, cast), (x, y)
+
+
+def test_a_gradient_waits_until_what_a_layer_kept_is_gone():
+    program, (tangent, of_weight, of_head, of_layer, _), kept = headed()
+    schedule = Schedule(program.forward_ops, (tangent, of_weight, of_head, of_layer))
+    later = let_wait(program, schedule)
+    assert later.backward == (tangent, of_head, of_layer, of_weight)
+    # Without the 90 bytes that the layer kept, but with its gradient of 8.
+    assert find_peak(program, schedule) - find_peak(program, later) == 90 - 8
+    assert set(kept) == order_backward(program, kept).kept
+
+
+def test_what_is_made_of_it_goes_along():
+    program, (tangent, of_weight, of_head, of_layer, cast), _ = headed(is_cast=True)
+    schedule = Schedule(program.forward_ops, (tangent, of_weight, cast, of_head, of_layer))
+    assert let_wait(program, schedule).backward == (tangent, of_head, of_layer, of_weight, cast)
+
+
+def test_what_is_computed_again_for_it_alone_goes_along():
+    program, (tangent, of_weight, of_head, of_layer, _), (_, y) = headed()
+    schedule = Schedule(program.forward_ops, (tangent, y, of_weight, of_head, of_layer))
+    assert let_wait(program, schedule).backward == (tangent, of_head, of_layer, y, of_weight)
+
+
+@pytest.mark.parametrize(("kept", "is_fixed"), [(0, False), (90, True)])
+def test_it_stays_where_nothing_gets_lower(kept, is_fixed):
+    """Where the layer sets nothing free, and where it has effects that nothing moves past."""
+    program, (tangent, of_weight, of_head, of_layer, _), _ = headed(kept, is_fixed=is_fixed)
+    schedule = Schedule(program.forward_ops, (tangent, of_weight, of_head, of_layer))
+    assert let_wait(program, schedule).backward == schedule.backward
+
+
+def test_a_gradient_that_another_one_needs_does_not_wait():
+    b = Builder()
+    x = b.add(EXTERN, b.given(8), size=90, ns=10)
+    tangent = b.add(EXTERN, b.tangent(8), size=HEAD)
+    shared = b.add(EXTERN, tangent, size=HEAD)
+    of_layer = b.add(EXTERN, tangent, x, size=8)
+    total = b.add(EXTERN, shared, of_layer, size=HEAD)
+    program = b.finish([b.add(EXTERN, x, size=8)], [total, of_layer])
+    assert not program.urgency.may_wait[shared]
+    assert program.urgency.may_wait[total]
+
+
+@settings(deadline=None, max_examples=200, derandomize=True)
+@given(st.booleans().flatmap(lambda is_fusing: programs(is_fusing=is_fusing)), st.data())
+def test_every_plan_stays_valid_and_takes_no_more(program, data):
+    everything = range(len(program))
+    candidates = [v for v in everything if program.in_forward[v] and program.may_keep[v]]
+    kept = data.draw(st.sets(st.sampled_from(candidates))) if candidates else set()
+    decision = order_backward(program, {*kept, *must_keep(program, everything)})
+    for schedule in (decision.schedule, tidy_backward(program, decision.schedule)):
+        later = make_decision(program, let_wait(program, schedule))
+        assert Counter(later.schedule.backward) == Counter(schedule.backward)
+        check_schedule(program, later, [str(v) for v in everything])
+        assert max(simulate(program, later.schedule).backward_bytes) <= max(simulate(program, schedule).backward_bytes)
