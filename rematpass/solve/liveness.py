@@ -77,9 +77,10 @@ def simulate(program: Program, schedule: Schedule) -> Timeline:
     return Timeline(tuple(live[0].tolist()), tuple(live[1].tolist()), peak, position)
 
 
-def find_peak(program: Program, schedule: Schedule) -> int:
-    """The peak of both halves, the forward's inputs counted."""
-    return program.static_bytes + program.core.peak_above_inputs(schedule.forward, schedule.backward)
+def find_peak(program: Program, schedule: Schedule) -> tuple[int, int]:
+    """The peak of both halves, the forward's inputs counted, and the op that runs then; -1 where nothing does."""
+    above_inputs, op = program.core.peak_above_inputs(schedule.forward, schedule.backward)
+    return program.static_bytes + above_inputs, op
 
 
 def list_alive(program: Program, schedule: Schedule, position: int) -> tuple[tuple[int, int], ...]:

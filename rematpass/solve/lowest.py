@@ -16,11 +16,15 @@ from .program import Decision, Program
 
 def in_lowest_order(program: Program, decision: Decision) -> FrontierPoint:
     """The plan as it is or tidied, whichever takes less, with gradients that make its peak waiting."""
-    best = min(_as_it_is(program, decision), _as_it_is(program, _tidied(program, decision)), key=lambda p: p.peak_bytes)
-    schedule = let_wait(program, best.decision.schedule)
-    if schedule.backward == best.decision.schedule.backward:
-        return best
-    return min(best, _as_it_is(program, replace(best.decision, schedule=schedule)), key=lambda p: p.peak_bytes)
+    orders = (decision, _tidied(program, decision))
+    (peak_bytes, op), decision = min(
+        ((find_peak(program, order.schedule), order) for order in orders), key=lambda found: found[0][0]
+    )
+    if op >= 0 and program.urgency.may_wait[op]:
+        waiting = let_wait(program, decision.schedule)
+        if waiting.backward != decision.schedule.backward:
+            peak_bytes, decision = find_peak(program, waiting)[0], replace(decision, schedule=waiting)
+    return FrontierPoint(peak_bytes, decision.recompute_ns, decision)
 
 
 def _tidied(program: Program, decision: Decision) -> Decision:
@@ -28,7 +32,3 @@ def _tidied(program: Program, decision: Decision) -> Decision:
     if len(set(tidied.backward)) < len(tidied.backward):  # of two that moved together one is read
         tidied = drop_unread(program, tidied)
     return make_decision(program, tidied)
-
-
-def _as_it_is(program: Program, decision: Decision) -> FrontierPoint:
-    return FrontierPoint(find_peak(program, decision.schedule), decision.recompute_ns, decision)

@@ -41,14 +41,15 @@ def find_urgency(program: Program) -> Urgency:
     is_leaf = [False] * count
     for v in range(count - 1, -1, -1):
         is_leaf[v] = program.is_backward[v] and not readers[v]
-    is_late = _late(program, returned, read_bytes)
+    only_returned, only_cast = _only_returned(program, returned)
+    is_late = _late(program, only_returned, read_bytes)
     is_anchor = [
         program.is_backward[v] and program.kind[v] not in _UNPAID and (is_leaf[v] or freed_by[v] >= size)
         for v, size in enumerate(program.size_bytes)
     ]
     may_wait = [
         only and program.is_backward[v] and program.kind[v] in _WAITING and not program.is_fixed[v]
-        for v, only in enumerate(_only_returned(program, returned, is_cast_as_well=True))
+        for v, only in enumerate(only_cast)
     ]
     return Urgency([a and not late for a, late in zip(is_anchor, is_late, strict=True)], is_late, may_wait)
 
@@ -68,28 +69,31 @@ def _freed_by(program: Program) -> tuple[list[int], list[int]]:
     return freed, read
 
 
-def _only_returned(program: Program, returned: set[int], *, is_cast_as_well: bool) -> list[bool]:
-    """Per op, whether its result is returned and read by nothing but views that are returned; or by casts of it."""
+def _only_returned(program: Program, returned: set[int]) -> tuple[list[bool], list[bool]]:
+    """Per op of the backward, whether its result is returned and read by nothing but views that are returned.
+
+    And the same with casts besides views.
+    """
     readers: dict[int, list[int]] = {}
-    for v, reads in enumerate(program.inputs):
-        for u in reads:
+    for v in filter(program.is_backward.__getitem__, range(len(program))):
+        for u in program.inputs[v]:
             readers.setdefault(u, []).append(v)
-    only = [False] * len(program)
-    for v in range(len(program) - 1, -1, -1):
+    as_it_is, cast = [False] * len(program), [False] * len(program)
+    for v in filter(program.is_backward.__getitem__, range(len(program) - 1, -1, -1)):
         after = readers.get(v, [])
-        is_end = all(only[r] and _passes_on(program, r, is_cast_as_well=is_cast_as_well) for r in after)
-        only[v] = is_end and (v in returned or bool(after))
-    return only
+        is_end = v in returned or bool(after)
+        as_it_is[v] = is_end and all(as_it_is[r] and program.kind[r] is Kind.VIEW for r in after)
+        cast[v] = is_end and all(cast[r] and _is_made_of_one(program, r) for r in after)
+    return as_it_is, cast
 
 
-def _passes_on(program: Program, v: int, *, is_cast_as_well: bool) -> bool:
-    is_cast = is_cast_as_well and program.kind[v] is Kind.POINTWISE and len(program.inputs[v]) == 1
-    return is_cast or program.kind[v] is Kind.VIEW
+def _is_made_of_one(program: Program, v: int) -> bool:
+    kind = program.kind[v]
+    return kind is Kind.VIEW or (kind is Kind.POINTWISE and len(program.inputs[v]) == 1)
 
 
-def _late(program: Program, returned: set[int], read_bytes: list[int]) -> list[bool]:
+def _late(program: Program, only_returned: list[bool], read_bytes: list[int]) -> list[bool]:
     """Gradients larger than all they are made from, and the views of them that are returned."""
-    only_returned = _only_returned(program, returned, is_cast_as_well=False)
     is_late = [False] * len(program)
     for v, kind in enumerate(program.kind):
         if not program.is_backward[v] or program.is_fixed[v] or not only_returned[v] or kind in _UNPAID:

@@ -41,8 +41,9 @@ def test_a_gradient_waits_until_what_a_layer_kept_is_gone():
     schedule = Schedule(program.forward_ops, (tangent, of_weight, of_head, of_layer))
     later = let_wait(program, schedule)
     assert later.backward == (tangent, of_head, of_layer, of_weight)
+    assert find_peak(program, schedule)[1] == of_weight
     # Without the 90 bytes that the layer kept, but with its gradient of 8.
-    assert find_peak(program, schedule) - find_peak(program, later) == 90 - 8
+    assert find_peak(program, schedule)[0] - find_peak(program, later)[0] == 90 - 8
     assert set(kept) == order_backward(program, kept).kept
 
 

@@ -376,14 +376,16 @@ Int local_peak(const Program& program, Slice<int> sequence, Slice<int> returned,
     return live.empty() ? 0 : std::max<Int>(0, *std::max_element(live.begin(), live.end()));
 }
 
-Int peak_above_inputs(const Program& program, Trace forward, Slice<int> backward) {
+std::pair<Int, int> peak_above_inputs(const Program& program, Trace forward, Slice<int> backward) {
     const std::vector<int> kept = kept_in_memory(program, backward);
-    const auto peak_of = [&](const Half& half) {
+    std::pair<Int, int> highest(0, -1);
+    for (const Half& half : {find_forward(program, std::move(forward), kept), find_backward(program, backward, kept)}) {
         const std::vector<Int> live = live_bytes(program, half);
-        return live.empty() ? 0 : std::max<Int>(0, *std::max_element(live.begin(), live.end()));
-    };
-    const Half first = find_forward(program, std::move(forward), kept);
-    return std::max(peak_of(first), peak_of(find_backward(program, backward, kept)));
+        const auto peak = std::max_element(live.begin(), live.end());
+        if (peak == live.end() || *peak <= highest.first) continue;
+        highest = {*peak, half.trace.ops[half.trace.given + (peak - live.begin())]};
+    }
+    return highest;
 }
 
 }  // namespace remat

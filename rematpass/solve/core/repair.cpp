@@ -107,7 +107,7 @@ bool LocalSearch::settle(Axis axis) {
         ++count;
     }
     std::vector<int> plan = polisher.backward(count);
-    while (count && peak_above_inputs(program_, forward_, plan) > budget_) {
+    while (count && peak_above_inputs(program_, forward_, plan).first > budget_) {
         count /= 2;  // under fusion the steps are estimates
         plan = polisher.backward(count);
     }
