@@ -81,7 +81,8 @@ class SizeSearch:
     def run(self, start: int) -> int:
         """The largest size that fits, 0 when not even one step does. `start` is tried first."""
         if self.step < 1 or self.most < self.step:
-            raise OptionError(f"sizes in steps of {self.step} up to {self.most} are none. Try: a step of at least 1")
+            most = max(1, self.most)
+            raise OptionError(f"sizes in steps of {self.step} up to {self.most} are none. Try: a step from 1 to {most}")
         low, high, last = 0, None, self.most // self.step
         place = min(max(1, start // self.step), last)
         while low < last and (high is None or high - low > 1):

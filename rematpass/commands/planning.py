@@ -229,18 +229,29 @@ def run_max_size(arguments: argparse.Namespace) -> int:
         work = read_work(arguments, Sizes(**sizes))
         return _plan(work, arguments)
 
+    most = arguments.most
+    if arguments.vary == "sequence":
+        first = Sizes(arguments.batch, arguments.sequence or arguments.step)
+        most = min(most, read_work(arguments, first).source.longest or most)
     try:
-        found = _search(plan_at, arguments)
+        found = _search(plan_at, arguments, most)
     except BudgetTooSmall as error:
         return _say_too_small(error, work, arguments)
+    is_cut = most < arguments.most and found.above is None
     if arguments.json:
-        _print_json(_size_record(found))
+        _print_json({**_size_record(found), "longest": most if is_cut else None})
     else:
         print(found)
+    if is_cut:
+        print(
+            f"longer ones were not tried: the configuration has max_position_embeddings={most}. Try: --set "
+            f"max_position_embeddings={2 * most}",
+            file=sys.stderr if arguments.json else sys.stdout,
+        )
     return EXIT_FITS
 
 
-def _search(plan_at: Any, arguments: argparse.Namespace) -> MaxSize:
+def _search(plan_at: Any, arguments: argparse.Namespace, most: int) -> MaxSize:
     from ..report.sizes import format_bytes
     from ..sizing import find_max_size
 
@@ -250,7 +261,7 @@ def _search(plan_at: Any, arguments: argparse.Namespace) -> MaxSize:
         print(text, file=sys.stderr, flush=True)
 
     start = getattr(arguments, arguments.vary) or arguments.step
-    return find_max_size(plan_at, arguments.vary, start=start, step=arguments.step, most=arguments.most, on_tried=say)
+    return find_max_size(plan_at, arguments.vary, start=start, step=arguments.step, most=most, on_tried=say)
 
 
 def _size_record(found: MaxSize) -> dict[str, Any]:

@@ -64,7 +64,8 @@ def load_config(text: str, sizes: Sizes, settings: Mapping[str, str]) -> Source:
         settings_made.append(f"loss_type={_DEFAULT_LOSS!r}")
     kwargs, words = _make_arguments(model, config, sizes)
     name, made = type(model).__name__, "".join(f", model.{setting}" for setting in settings_made)
-    return Source(model, (), kwargs, None, f"{name} of hf:{text}, {words}{made}")
+    longest = _longest(config) if "input_ids" in kwargs else None
+    return Source(model, (), kwargs, None, f"{name} of hf:{text}, {words}{made}", longest)
 
 
 def _import_transformers() -> Any:

@@ -38,6 +38,7 @@ class Source:
         args, kwargs: its arguments.
         loss: what is differentiated of its outputs; None: the outputs themselves.
         words: what it is, for people.
+        longest: tokens in a sequence that it takes at most, where it says so.
     """
 
     model: Callable[..., Any]
@@ -45,6 +46,7 @@ class Source:
     kwargs: Mapping[str, Any]
     loss: Callable[[Any], Any] | None
     words: str
+    longest: int | None = None
 
 
 def load_source(text: str, sizes: Sizes, settings: Mapping[str, str], *, is_real: bool = False) -> Source:

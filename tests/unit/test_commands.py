@@ -221,6 +221,19 @@ def test_the_largest_batch(capsys):
     assert run(capsys, "max-size", *MODEL, "--vary", "batch", "--budget", "1KiB")[0] == 1
 
 
+def test_the_longest_sequence_ends_where_the_configuration_does(capsys):
+    small = {"hidden_size": 16, "num_hidden_layers": 1, "num_attention_heads": 2, "vocab_size": 32}
+    fields = {**small, "intermediate_size": 16, "max_position_embeddings": 64}
+    settings = [word for name, value in fields.items() for word in ("--set", f"{name}={value}")]
+    asked = ["max-size", "hf:llama", *settings, "--vary", "sequence", "--step", "16", "--budget", "1GiB"]
+    code, found = run_json(capsys, *asked)
+    assert (code, found["size"], found["above"], found["longest"]) == (0, 64, None, 64)
+    assert [tried["size"] for tried in found["tried"]] == [16, 64]
+    assert "--set max_position_embeddings=128" in run(capsys, *asked)[1]
+    code, found = run_json(capsys, *asked, "--most", "32")
+    assert (code, found["size"], found["longest"]) == (0, 32, None)
+
+
 def test_devices(capsys):
     code, out, _ = run(capsys, "devices")
     assert code == 0
