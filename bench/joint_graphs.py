@@ -63,11 +63,18 @@ class _Capturer(torch_compat.CustomPartitionerFn):
         return "plan-quality"
 
 
-def capture(model: nn.Module, arguments: Sequence[Tensor], device: DeviceModel) -> Captured:
-    """Trace and differentiate one training step as the backend does, and stop where it would be planned."""
-    capturer = _Capturer(make_settings(device))
+def capture(
+    model: nn.Module, arguments: Sequence[Tensor], device: DeviceModel, device_type: str | None = None
+) -> Captured:
+    """Trace and differentiate one training step as the backend does, and stop where it would be planned.
+
+    For a `device_type` of "cuda" attention and bytes are those of such a device, whatever the graph was traced on.
+    """
+    capturer = _Capturer(make_settings(device, device_type))
 
     def stop_at_the_joint_graph(gm: fx.GraphModule, inputs: Sequence[Any]) -> Callable[..., Any]:
+        if device_type == "cuda":
+            torch_compat.use_gpu_attention(gm)
         return torch_compat.compile_fx(gm, inputs, {"custom_partitioner_fn": capturer})
 
     torch._dynamo.reset()
@@ -80,12 +87,13 @@ def capture(model: nn.Module, arguments: Sequence[Tensor], device: DeviceModel) 
     raise RuntimeError("the model was compiled without a joint graph: nothing in it needs a gradient")
 
 
-def make_settings(device: DeviceModel) -> Settings:
+def make_settings(device: DeviceModel, device_type: str | None = None) -> Settings:
     """Settings without a budget, for an executor that fuses, priced for `device`."""
     return Settings(
         budget_bytes=None,
         is_budget_above_inputs=False,
         device=device,
+        device_type=device_type,
         is_fusing=True,
         on_infeasible="error",
         time_limit=60.0,

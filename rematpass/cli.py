@@ -9,6 +9,8 @@ from __future__ import annotations
 import argparse
 import difflib
 import json
+import os
+import select
 import sys
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, NoReturn
@@ -21,7 +23,7 @@ if TYPE_CHECKING:
     from .demo.result import DemoRow
     from .demo.train import DemoSettings
 
-EXIT_OK, EXIT_WRONG, EXIT_REFUSED, EXIT_INTERRUPTED = 0, 1, 2, 130
+EXIT_OK, EXIT_WRONG, EXIT_REFUSED, EXIT_INTERRUPTED, EXIT_PIPE = 0, 1, 2, 130, 141
 
 _EXAMPLES = """examples:
   rematpass doctor                      what is missing on this machine, and how to mend it
@@ -60,13 +62,30 @@ def main(argv: Sequence[str] | None = None) -> int:
     if unknown:
         _refuse(arguments.command, unknown)
     try:
-        return int(arguments.run(arguments))
+        code = int(arguments.run(arguments))
+        sys.stdout.flush()  # here, where a closed pipe is met, not when the process ends
+        return code
+    except BrokenPipeError:
+        if not _is_output_closed():
+            raise
+        return EXIT_PIPE
     except RematError as error:
         print(f"rematpass: error: {error}", file=sys.stderr)
         return EXIT_REFUSED
     except KeyboardInterrupt:
         print("rematpass: interrupted", file=sys.stderr)
         return EXIT_INTERRUPTED
+
+
+def _is_output_closed() -> bool:
+    """Whether nobody reads our output any more, such as `head` that has enough; what is left of it is dropped then."""
+    output = sys.stdout.fileno()
+    poll = select.poll()
+    poll.register(output, 0)
+    if not any(event & select.POLLERR for _, event in poll.poll(0)):
+        return False
+    os.dup2(os.open(os.devnull, os.O_WRONLY), output)
+    return True
 
 
 def make_parser() -> argparse.ArgumentParser:

@@ -160,6 +160,25 @@ def test_interrupting_gives_130(monkeypatch: pytest.MonkeyPatch) -> None:
     assert cli.main(["doctor"]) == 130
 
 
+def test_a_reader_that_has_enough_is_no_error() -> None:
+    script = "import sys; from rematpass.cli import main; sys.exit(main(['devices', '--json']))"
+    with subprocess.Popen([sys.executable, "-c", script], stdout=subprocess.PIPE, stderr=subprocess.PIPE) as process:
+        assert process.stdout is not None
+        assert process.stderr is not None
+        process.stdout.close()
+        assert process.stderr.read() == b""
+    assert process.returncode == 141
+
+
+def test_a_pipe_of_somebody_else_that_breaks_is_one(monkeypatch: pytest.MonkeyPatch) -> None:
+    def fail() -> list[doctor.Check]:
+        raise BrokenPipeError("a worker's")
+
+    monkeypatch.setattr(doctor, "examine_machine", fail)
+    with pytest.raises(BrokenPipeError, match="a worker's"):
+        cli.main(["doctor"])
+
+
 def test_an_error_of_ours_while_running_is_a_message(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
