@@ -179,6 +179,8 @@ def _why_kept(inputs: Inputs, v: int) -> str:
     if v in {inputs.program.root[o] for o in inputs.program.forward_outputs}:
         return "an output of the forward: its memory is held anyway"
     again = inputs.program.duration_ns[v]
+    if again == 0 and v in inputs.program.fills:
+        return "takes nothing; at hand, it has what is made of it stored once, which takes less than storing what reads that"
     if again == 0:
         return "what it is made from would have to be kept instead"
     wish = inputs.constraints.wishes[v]

@@ -1,0 +1,68 @@
+"""The order of a plan that takes least, and fills that are kept for it."""
+
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from rematpass.check.schedule import check_schedule
+from rematpass.solve.liveness import find_peak
+from rematpass.solve.lowest import in_lowest_order
+from rematpass.solve.order import must_keep, order_backward
+from tests.programs import EXTERN, POINTWISE, REDUCTION, Builder
+from tests.strategies import programs
+
+ROWS = 1000
+
+
+def softmax(fill=8):
+    """A softmax of scores that a fill masks, and its gradient, whose sum reads a product that another op reads, too.
+
+    With the fill at hand the softmax is made of five tensors and stored; else the product is.
+    """
+    b = Builder()
+    shift = b.given(8)
+    masked = b.add(POINTWISE, size=fill)
+    scores = b.add(EXTERN, shift, size=ROWS, ns=10)
+    inner = b.add(POINTWISE, scores, masked, shift, size=2 * ROWS)
+    highest = b.add(REDUCTION, inner, size=8, ns=1)
+    powers = b.add(POINTWISE, inner, highest, size=2 * ROWS)
+    total = b.add(REDUCTION, powers, size=8, ns=1)
+    shares = b.add(POINTWISE, powers, total, size=2 * ROWS)
+    out = b.add(EXTERN, shares, size=8)
+    back = b.add(EXTERN, b.tangent(8), size=ROWS)
+    product = b.add(POINTWISE, back, shares, size=2 * ROWS)
+    summed = b.add(REDUCTION, product, size=8)
+    gradient = b.add(POINTWISE, product, summed, shares, size=ROWS)
+    of_scores = b.add(EXTERN, gradient, size=8)
+    return b.finish([out], [of_scores], is_fusing=True), masked, product
+
+
+def test_a_fill_is_kept_where_that_takes_less():
+    program, masked, product = softmax()
+    decision = order_backward(program, ())
+    assert find_peak(program, decision.schedule)[1] == product
+    found = in_lowest_order(program, decision)
+    assert found.decision.kept == {*decision.kept, masked}
+    assert masked not in found.decision.schedule.backward
+    assert found.peak_bytes < find_peak(program, decision.schedule)[0]
+    assert found.extra_ns == decision.recompute_ns
+
+
+def test_what_is_larger_than_a_block_is_no_fill():
+    program, masked, _ = softmax(fill=513)
+    assert masked not in program.fills
+    decision = order_backward(program, ())
+    assert masked not in in_lowest_order(program, decision).decision.kept
+
+
+@settings(deadline=None, max_examples=200, derandomize=True)
+@given(st.booleans().flatmap(lambda is_fusing: programs(is_fusing=is_fusing)), st.data())
+def test_no_order_takes_more_than_the_given_one(program, data):
+    everything = range(len(program))
+    candidates = [v for v in everything if program.in_forward[v] and program.may_keep[v]]
+    kept = data.draw(st.sets(st.sampled_from(candidates))) if candidates else set()
+    decision = order_backward(program, {*kept, *must_keep(program, everything)})
+    found = in_lowest_order(program, decision)
+    assert found.peak_bytes == find_peak(program, found.decision.schedule)[0]
+    assert found.peak_bytes <= find_peak(program, decision.schedule)[0]
+    assert found.extra_ns <= decision.recompute_ns
+    check_schedule(program, found.decision, [str(v) for v in everything])
