@@ -180,7 +180,7 @@ def _why_kept(inputs: Inputs, v: int) -> str:
         return "an output of the forward: its memory is held anyway"
     again = inputs.program.duration_ns[v]
     if again == 0 and v in inputs.program.fills:
-        return "takes nothing; at hand, it has what is made of it stored once, which takes less than storing what reads that"
+        return "takes nothing; where it is at hand, what is made of it is stored once, which takes less in all"
     if again == 0:
         return "what it is made from would have to be kept instead"
     wish = inputs.constraints.wishes[v]

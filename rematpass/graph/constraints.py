@@ -13,6 +13,8 @@ from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+import torch
+
 from .. import torch_compat
 from ..declared import DeclaredOp
 from ..errors import OptionError
@@ -217,4 +219,15 @@ def _keep_reason(node: torch_compat.Node, kind: Kind) -> str | None:
         return "a view; its base is kept or recomputed"
     if isinstance(node.meta.get("val"), (tuple, list)):
         return "several results; each is kept or recomputed"
+    if _is_read_elsewhere(node):
+        return "a number on another device than what is made of it"
     return None
+
+
+def _is_read_elsewhere(node: torch_compat.Node) -> bool:
+    """Whether a fill lies on another device than what reads it: a number for a kernel, not a tensor to hand over."""
+    own = node.meta.get("val")
+    if node.op != "call_function" or node.all_input_nodes or not isinstance(own, torch.Tensor):
+        return False
+    made = (user.meta.get("val") for user in node.users)
+    return any(isinstance(value, torch.Tensor) and value.device.type != own.device.type for value in made)

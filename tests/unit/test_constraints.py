@@ -42,6 +42,17 @@ def test_nothing_is_pinned_by_itself(traced):
     assert set(no_keep.values()) <= {"a view; its base is kept or recomputed"}
 
 
+@pytest.mark.parametrize("device", ["cpu", "meta"])
+def test_a_number_on_another_device_is_not_handed_over(device):
+    joint = joint_of(
+        lambda x: torch.where(x > 0, x, torch.full((), -1.0)).exp().sum(), [torch.ones(3, requires_grad=True)]
+    )
+    fill = next(node for node in joint.nodes if node.op == "call_function" and not node.all_input_nodes)
+    fill.meta["val"] = torch.empty((), device=device)
+    _, no_keep = reasons((joint, collect_facts(joint)))
+    assert ("on another device" in no_keep.get(fill.name, "")) == (device == "meta")
+
+
 @pytest.mark.parametrize(
     ("glob", "names"),
     [
