@@ -179,8 +179,8 @@ def _why_kept(inputs: Inputs, v: int) -> str:
     if v in {inputs.program.root[o] for o in inputs.program.forward_outputs}:
         return "an output of the forward: its memory is held anyway"
     again = inputs.program.duration_ns[v]
-    if again == 0 and v in inputs.program.fills:
-        return "takes nothing; where it is at hand, what is made of it is stored once, which takes less in all"
+    if again == 0 and inputs.program.from_inputs[v]:
+        return "takes next to nothing, and with it at hand what is made of it takes less memory"
     if again == 0:
         return "what it is made from would have to be kept instead"
     wish = inputs.constraints.wishes[v]

@@ -54,10 +54,6 @@ the size of the reader they follow from the rest."""
 STRAIGHT: Way = ((), 1)
 
 
-# What a fill takes at most: a block of CUDA's allocator.
-FILL_BYTES = 512
-
-
 @dataclass(frozen=True)
 class Program:
     """Forward and backward of one step, ops numbered in their given order, value i made by op i.
@@ -155,18 +151,6 @@ class Program:
             may = kind in simple and not self.is_backward[v] and is_free
             result.append(may and all(result[u] for u in self.inputs[v]))
         return tuple(result)
-
-    @cached_property
-    def fills(self) -> frozenset[int]:
-        """Values of the forward that are made of nothing and take a block of the allocator at most."""
-        return frozenset(
-            v
-            for v in self.forward_ops
-            if self.kind[v] is Kind.POINTWISE
-            and not self.inputs[v]
-            and self.may_keep[v]
-            and self.size_bytes[v] <= FILL_BYTES
-        )
 
     @cached_property
     def forward_ops(self) -> tuple[int, ...]:

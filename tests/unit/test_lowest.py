@@ -1,4 +1,4 @@
-"""The order of a plan that takes least, and fills that are kept for it."""
+"""The order of a plan that takes least, and trifles that are kept for it."""
 
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -36,7 +36,7 @@ def softmax(fill=8):
     return b.finish([out], [of_scores], is_fusing=True), masked, product
 
 
-def test_a_fill_is_kept_where_that_takes_less():
+def test_a_number_is_kept_where_that_takes_less():
     program, masked, product = softmax()
     decision = order_backward(program, ())
     assert find_peak(program, decision.schedule)[1] == product
@@ -47,9 +47,8 @@ def test_a_fill_is_kept_where_that_takes_less():
     assert found.extra_ns == decision.recompute_ns
 
 
-def test_what_is_larger_than_a_block_is_no_fill():
+def test_what_is_larger_than_a_block_is_no_trifle():
     program, masked, _ = softmax(fill=513)
-    assert masked not in program.fills
     decision = order_backward(program, ())
     assert masked not in in_lowest_order(program, decision).decision.kept
 
