@@ -12,7 +12,8 @@ import torch
 from hypothesis import strategies as st
 from torch import Tensor
 
-from rematpass.solve.program import Addend, Kind, Program
+from rematpass.solve.order import must_keep, order_backward
+from rematpass.solve.program import Addend, Decision, Kind, Program
 
 from .programs import EXTERN, INPUT, PART, POINTWISE, REDUCTION, VIEW, Builder
 
@@ -153,6 +154,14 @@ def _without_dead_code(b: Builder, outputs: list[int], returned: list[int], is_f
     for v in sorted(alive):
         clean.rows.append({**b.rows[v], "inputs": tuple(number[u] for u in b.rows[v]["inputs"])})
     return clean.finish([number[v] for v in outputs], [number[v] for v in returned], is_fusing=is_fusing)
+
+
+def decisions(program: Program) -> st.SearchStrategy[Decision]:
+    """Plans that keep any values besides those that must be."""
+    everything = range(len(program))
+    candidates = [v for v in everything if program.in_forward[v] and program.may_keep[v]]
+    kept = st.sets(st.sampled_from(candidates)) if candidates else st.just(set[int]())
+    return kept.map(lambda chosen: order_backward(program, {*chosen, *must_keep(program, everything)}))
 
 
 def trampled(x: Tensor) -> Tensor:

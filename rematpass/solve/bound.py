@@ -120,7 +120,7 @@ class Bound:
             self.fixed_bytes + live + self._moments.live_gradients(self._moments.around(v))
             for live, v in heapq.nlargest(PEAK_MOMENTS, met)
         ]
-        return max(self.fixed_bytes, *sizes) if sizes else self.fixed_bytes
+        return max([self.fixed_bytes, *sizes])
 
     @cached_property
     def heaviest(self) -> int | None:

@@ -13,10 +13,7 @@ from torch.nn import functional
 
 import rematpass
 from rematpass.errors import OptionError, RematError
-from rematpass.graph import workspace
-from rematpass.look import look_at_step
-from rematpass.sized.sample import take_sample
-from rematpass.solve.liveness import simulate
+from tests.formulas import Fused, meta, peak_of_decision, total
 
 BATCH, SEQUENCE = sympy.symbols("batch sequence", positive=True, integer=True)
 H, A = 256, 4
@@ -41,30 +38,6 @@ class Layer(nn.Module):
         return x + self.drop(self.down(functional.gelu(self.up(self.norm2(x)))))
 
 
-class Fused(nn.Module):
-    """One block with fused attention, without dropout."""
-
-    def __init__(self):
-        super().__init__()
-        self.qkv, self.out = nn.Linear(64, 192), nn.Linear(64, 64)
-        self.up, self.down = nn.Linear(64, 256), nn.Linear(256, 64)
-
-    def forward(self, x):
-        q, k, v = self.qkv(x).unflatten(-1, (3, 2, 32)).permute(2, 0, 3, 1, 4)
-        y = functional.scaled_dot_product_attention(q, k, v, is_causal=True)
-        x = x + self.out(y.transpose(1, 2).flatten(2))
-        return x + self.down(functional.gelu(self.up(x)))
-
-
-def total(y):
-    return y.float().sum()
-
-
-def meta(make, *shape):
-    with torch.device("meta"):
-        return make(), torch.empty(*shape)
-
-
 def plan_layers(count, sequence, drop):
     model, x = meta(lambda: nn.Sequential(*(Layer(drop) for _ in range(count))), 4, sequence, H)
     # Inductor would put fused attention in place of what is written out here.
@@ -82,13 +55,6 @@ def fused_plan(request):
     model, x = meta(Fused, 4, 192, 64)
     dtype = "bf16" if request.param != "cpu" else None
     return rematpass.plan(model, (x,), device=request.param, dtype=dtype, memory_budget="none", loss=total)
-
-
-def peak_of_decision(plan, *sizes):
-    """What the same decision takes at other sizes, simulated there."""
-    step = plan.sized._steps().step_at(*sizes)
-    sample = look_at_step(step, plan.sized._options, lambda *seen: take_sample(sizes, *seen))
-    return simulate(sample.program, plan.sized._decision.schedule).peak_bytes
 
 
 class TestClassicLayer:
@@ -377,48 +343,3 @@ def test_images_on_a_cpu_work_in_blocks():
     plan = rematpass.plan(model, (x,), device="cpu", memory_budget="none", loss=total)
     formula = plan.formula
     assert [formula.at(batch=b) for b in (2, 9, 16)] == [peak_of_decision(plan, b, 3) for b in (2, 9, 16)]
-
-
-@pytest.fixture
-def unknown_kernels(monkeypatch):
-    """A processor with other kernels for half precision, whose scratch jumps from size to size."""
-    jumps = (64, 40_000, 1_000, 300_000, 2_000)
-    monkeypatch.setattr(workspace, "has_known_kernels", lambda _, dtype: dtype is torch.float32)
-
-    def jumping(node, _layout):
-        rows = max(size for read in node.all_input_nodes for size in read.meta["val"].shape)
-        return jumps[rows % len(jumps)]
-
-    monkeypatch.setattr(workspace, "tried_bytes", jumping)
-
-
-@pytest.mark.usefixtures("unknown_kernels")
-def test_scratch_that_jumps_is_below_a_line():
-    model, x = meta(Fused, 4, 192, 64)
-    plan = rematpass.plan(model.bfloat16(), (x.bfloat16(),), device="cpu", memory_budget="none", loss=total)
-    formula = plan.formula_on(batch=range(2, 8), sequence=range(100, 400))
-    above = [formula.at(batch=b, sequence=s) - peak_of_decision(plan, b, s) for b in (2, 4, 7) for s in (100, 192, 399)]
-    assert min(above) >= 0
-    assert 0 < max(above) <= formula.excess_bytes < 700_000
-    assert "jumps from size to size" in str(formula)
-    assert "exact" not in str(formula)
-    assert json.loads(formula.to_json())["excess_bytes"] == formula.excess_bytes
-
-
-class Autoregressive(nn.Module):
-    def __init__(self):
-        super().__init__()
-        self.embed, self.head = nn.Embedding(50, 16), nn.Linear(16, 50)
-
-    def forward(self, ids, labels):
-        return functional.cross_entropy(self.head(self.embed(ids)).flatten(0, 1), labels.flatten())
-
-
-@pytest.mark.parametrize("shift", [0, 1])
-def test_labels_that_are_the_ids_share_their_memory_at_every_size(shift):
-    ids = torch.zeros(3, 40 + shift, dtype=torch.long)
-    args = (ids[:, :-shift], ids[:, shift:]) if shift else (ids, ids)
-    formula = rematpass.plan(Autoregressive(), args, memory_budget="none").formula
-    held = [held for held in formula.alive if held.role == "input"]
-    # Ids, without what lies before or behind the first and the last of them, and the numbers of the two layers.
-    assert sum(held.size.at((6, 80)) for held in held) == (6 * (80 + shift) - shift) * 8 + (2 * 50 * 16 + 50) * 4

@@ -7,18 +7,15 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from rematpass.check.schedule import check_schedule
-from rematpass.solve.order import make_decision, must_keep, order_backward, tidy_backward
+from rematpass.solve.order import make_decision, order_backward, tidy_backward
 from rematpass.solve.program import Schedule
 from tests.programs import EXTERN, PART, VIEW, Builder
-from tests.strategies import programs
+from tests.strategies import decisions, programs
 
 
 @given(programs(), st.data())
 def test_the_same_executions_and_still_a_correct_program(program, data):
-    everything = range(len(program))
-    candidates = [v for v in everything if program.in_forward[v] and program.may_keep[v]]
-    kept = data.draw(st.sets(st.sampled_from(candidates))) if candidates else set()
-    decision = order_backward(program, {*kept, *must_keep(program, everything)})
+    decision = data.draw(decisions(program))
     tidied = tidy_backward(program, decision.schedule)
     assert Counter(tidied.backward) == Counter(decision.schedule.backward)
     assert tidied.forward == decision.schedule.forward

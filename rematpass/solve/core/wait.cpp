@@ -113,7 +113,9 @@ private:
         for (int i = 0; i <= total; ++i) {
             now -= stops[i];
             waiting += held[i];
-            if (i > at + 1) {
+            // Results of an op run right behind it.
+            const bool is_part = i < total && program_->kind[trace.ops[i]] == PART;
+            if (i > at + 1 && !is_part) {
                 const Int there = std::max({highest, now + waiting + group_bytes + scratch, highest_from[i]});
                 if (there < least) {
                     least = there;
