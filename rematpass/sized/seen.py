@@ -40,7 +40,7 @@ def _line_above(points: Sequence[Point], sizes: Sequence[int]) -> Iterator[int]:
     """The line at the points.
 
     >>> list(_line_above([(2, 10), (2, 20), (2, 40)], [100, 400, 300]))
-    [300, 400, 600]
+    [320, 400, 560]
     """
     volumes = [math.prod(point) for point in points]
     low, high = volumes.index(min(volumes)), volumes.index(max(volumes))
