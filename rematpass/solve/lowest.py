@@ -1,12 +1,12 @@
 """Of the orders of a plan, the one with the lowest peak.
 
 In: a `Program` and a decision. Out: `FrontierPoint`: the same executions, simulated in the best order known. Never
-changes what is kept or computed again, but for what nobody reads, and for trifles.
+takes longer, nor keeps other values but where those make other functions for an executor that fuses.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from dataclasses import dataclass, replace
 
 from .descent import FrontierPoint
@@ -28,20 +28,26 @@ class _Ordered:
     op: int
     decision: Decision
 
+    @property
+    def extra_ns(self) -> int:
+        """Extra time of the plan."""
+        return self.decision.recompute_ns
+
 
 def in_lowest_order(program: Program, decision: Decision) -> FrontierPoint:
     """The plan as it is or tidied, whichever takes less, with gradients that make its peak waiting.
 
-    Where a pointwise result makes the peak, trifles are kept if that is lower: see `_with_trifles_kept`.
+    Where a pointwise result makes the peak, other values are kept if that is lower: see `_fused_otherwise`.
     """
     best = _tidied_or_not(program, decision)
     if program.is_fusing and best.op >= 0 and program.kind[best.op] is Kind.POINTWISE:
-        best = min([best, *_with_trifles_kept(program, best)], key=lambda plan: plan.peak_bytes)
+        others = (other for other in _fused_otherwise(program, best) if other.extra_ns <= best.extra_ns)
+        best = min([best, *others], key=lambda plan: plan.peak_bytes)
     if best.op >= 0 and program.urgency.may_wait[best.op]:
         waiting = let_wait(program, best.decision.schedule)
         if waiting.backward != best.decision.schedule.backward:
             best = _find_peak(program, replace(best.decision, schedule=waiting))
-    return FrontierPoint(best.peak_bytes, best.decision.recompute_ns, best.decision)
+    return FrontierPoint(best.peak_bytes, best.extra_ns, best.decision)
 
 
 def _find_peak(program: Program, decision: Decision) -> _Ordered:
@@ -56,24 +62,91 @@ def _tidied_or_not(program: Program, decision: Decision) -> _Ordered:
     return min((_find_peak(program, order) for order in orders), key=lambda plan: plan.peak_bytes)
 
 
-def _with_trifles_kept(program: Program, plan: _Ordered) -> Iterator[_Ordered]:
-    """The plan with what takes next to nothing handed to the backward: numbers that fill tensors, or all but these.
+def _fused_otherwise(program: Program, plan: _Ordered) -> Iterator[_Ordered]:
+    """The plan with other values handed to the backward, none of them larger, where those make other functions.
 
     An executor that fuses stores what several ops read if it is made of more than a few tensors, and what is too long.
     A number at hand is one more tensor, where one that is made on the spot is none: so a masked softmax is stored once,
     instead of what its gradient makes of it, which is no smaller and stands beside all that the softmax is made of.
-    Labels at hand, padded and shifted, are no part of the function that reads them, so that it need not be stored.
+    Labels at hand, padded and shifted, are no part of the function that reads them, so that it need not be stored. Nor
+    is a mask, until it is made of its positions; nor logits that a function caps, until that is handed what it caps.
     """
-    schedule = plan.decision.schedule
-    most_bytes = max(BLOCK_BYTES, int(program.size_bytes[plan.op] * TRIFLE))
+    schedules = [plan.decision.schedule]
+    sourced = _with_sources_kept(program, plan)
+    if sourced is not None:
+        schedules.append(sourced)
+        yield _tidied_or_not(program, make_decision(program, sourced))
+    for schedule in schedules:
+        for kept in _trifles(program, schedule, plan.op):
+            backward = tuple(v for v in schedule.backward if v not in kept)
+            without = drop_unread(program, Schedule(schedule.forward, backward))
+            yield _tidied_or_not(program, make_decision(program, without))
+
+
+def _trifles(program: Program, schedule: Schedule, op: int) -> Iterator[set[int]]:
+    """What the backward computes and takes next to nothing beside `op`: numbers that fill tensors; all but these."""
+    most_bytes = _trifle_bytes(program, op)
     trifles = {v for v in schedule.backward if _is_trifle(program, v, most_bytes)}
     numbers = {v for v in trifles if not program.inputs[v]}
-    for kept in filter(None, (numbers, trifles - numbers)):
-        backward = tuple(v for v in schedule.backward if v not in kept)
-        changed = drop_unread(program, Schedule(schedule.forward, backward))
-        yield _find_peak(program, make_decision(program, tidy_backward(program, changed)))
+    return filter(None, (numbers, trifles - numbers))
+
+
+def _trifle_bytes(program: Program, op: int) -> int:
+    return max(BLOCK_BYTES, int(program.size_bytes[op] * TRIFLE))
 
 
 def _is_trifle(program: Program, v: int, most_bytes: int) -> bool:
     is_free = program.from_inputs[v] and program.kind[v] is Kind.POINTWISE and program.size_bytes[v] <= most_bytes
     return is_free and program.in_forward[v] and program.may_keep[v]
+
+
+def _with_sources_kept(program: Program, plan: _Ordered) -> Schedule | None:
+    """The plan that keeps what the op at its peak is handed is made of, if no larger, in its place; None without any.
+
+    What takes next to nothing is left as it is.
+    """
+    schedule, kept = plan.decision.schedule, set(plan.decision.kept)
+    before: dict[int, list[int]] = {}
+    for v in _handed(program, plan.op, kept, _trifle_bytes(program, plan.op)):
+        made, sources = _made_of(program, v, kept)
+        added = sum(program.size_bytes[program.root[u]] for u in sources - kept)
+        if added <= program.size_bytes[v] and all(program.may_keep[u] for u in sources):
+            kept = (kept | sources) - {v}
+            before[v] = made
+    if not before:
+        return None
+    backward: list[int] = []
+    for op in schedule.backward:
+        for v in sorted({*program.inputs[op]} & before.keys()):
+            backward += before.pop(v)
+        backward.append(op)
+    return Schedule(schedule.forward, tuple(backward))
+
+
+def _handed(program: Program, op: int, kept: Collection[int], most_bytes: int) -> list[int]:
+    """The pointwise results among `kept`, larger than so many bytes, that an op's function reads and may compute."""
+    seen, stack = {op}, [op]
+    while stack:
+        read = {u for u in program.inputs[stack.pop()] if u not in seen and _is_function(program, u)}
+        seen |= read
+        stack += read.difference(kept)
+    found = (seen & {*kept}) - {*program.forward_outputs}  # keeping what the caller gets costs nothing
+    return sorted(u for u in found if _is_function(program, u) and program.size_bytes[u] > most_bytes)
+
+
+def _made_of(program: Program, v: int, kept: Collection[int]) -> tuple[list[int], set[int]]:
+    """What to run for a value, itself at the end, and what that reads: what is kept, and results of other ops."""
+    made, sources, stack = {v}, set[int](), [v]
+    while stack:
+        for u in program.inputs[stack.pop()]:
+            if u in kept or not _is_function(program, u):
+                sources |= {u} if program.kind[u] is not Kind.INPUT else set()
+            elif u not in made:
+                made.add(u)
+                stack.append(u)
+    return sorted(made), sources
+
+
+def _is_function(program: Program, v: int) -> bool:
+    """Whether a fusing executor may compute a value inside its readers, as often as it likes."""
+    return program.may_recompute[v] and program.kind[v] in (Kind.POINTWISE, Kind.VIEW)

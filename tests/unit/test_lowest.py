@@ -1,5 +1,6 @@
 """The order of a plan that takes least, and trifles that are kept for it."""
 
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -51,6 +52,44 @@ def test_what_is_larger_than_a_block_is_no_trifle():
     program, masked, _ = softmax(fill=513)
     decision = order_backward(program, ())
     assert masked not in in_lowest_order(program, decision).decision.kept
+
+
+def masked_softmax(position=8, mask=513, *, may_recompute=True):
+    """As `softmax`, its mask made of two positions. With the mask at hand the product is stored, else the softmax."""
+    b = Builder()
+    positions = [b.add(EXTERN, b.given(8), size=position, ns=1) for _ in range(2)]
+    masked = b.add(POINTWISE, *positions, size=mask, may_recompute=may_recompute)
+    scores = b.add(EXTERN, b.given(8), size=ROWS, ns=10)
+    inner = b.add(POINTWISE, scores, masked, size=2 * ROWS)
+    highest = b.add(REDUCTION, inner, size=8, ns=1)
+    powers = b.add(POINTWISE, inner, highest, size=2 * ROWS)
+    total = b.add(REDUCTION, powers, size=8, ns=1)
+    shares = b.add(POINTWISE, powers, total, size=2 * ROWS)
+    out = b.add(EXTERN, shares, size=8)
+    back = b.add(EXTERN, b.tangent(8), size=ROWS)
+    product = b.add(POINTWISE, back, shares, size=2 * ROWS)
+    summed = b.add(REDUCTION, product, size=8)
+    gradient = b.add(POINTWISE, product, summed, shares, size=ROWS)
+    of_scores = b.add(EXTERN, gradient, size=8)
+    kept = {masked, scores, highest, total}
+    return b.finish([out], [of_scores], is_fusing=True), kept, masked, product, {*positions}
+
+
+def test_a_mask_is_computed_from_its_positions_where_that_takes_less():
+    program, kept, masked, product, positions = masked_softmax()
+    decision = order_backward(program, kept)
+    assert find_peak(program, decision.schedule)[1] == product
+    found = in_lowest_order(program, decision)
+    assert found.decision.kept == {*kept, *positions} - {masked}
+    assert masked in found.decision.schedule.backward
+    assert found.peak_bytes < find_peak(program, decision.schedule)[0]
+    assert found.extra_ns == decision.recompute_ns
+
+
+@pytest.mark.parametrize(("position", "mask", "may_recompute"), [(257, 513, True), (8, 512, True), (8, 513, False)])
+def test_it_stays_where_its_positions_are_larger_or_it_is_a_trifle_or_must(position, mask, may_recompute):
+    program, kept, masked, *_ = masked_softmax(position, mask, may_recompute=may_recompute)
+    assert masked in in_lowest_order(program, order_backward(program, kept)).decision.kept
 
 
 @settings(deadline=None, max_examples=200, derandomize=True)
