@@ -11,7 +11,6 @@ and rising extra time, and so has the faster of the two.
 
 from __future__ import annotations
 
-import bisect
 import itertools
 import math
 from collections.abc import Callable
@@ -25,13 +24,13 @@ from .closure import closure_near, fill_between, sweep_closures
 from .descent import Box, FrontierPoint, PlanList, descend
 from .frontier import Modeller, Passing, StageRun
 from .ladder import Ladder, squeeze
-from .liveness import simulate
+from .liveness import find_peak, simulate
 from .lowest import in_lowest_order
-from .order import order_backward
+from .nest import Nest
+from .order import must_keep, order_backward
 from .polish import Polisher
 from .program import Decision, Program
-from .recipe import run_recipe
-from .stages import Stages, find_stages
+from .stages import find_stages
 
 # "Six graphs" below: 8-block transformers with written-out and with fused attention, 24 blocks and 12 blocks of a
 # GPT, 100 linear layers, a ResNet of 3,580 values; five budgets each (2026-11).
@@ -39,6 +38,11 @@ from .stages import Stages, find_stages
 # Ends of the chain's curve that are simulated to find the smallest peak: rounding to slots may change their order. 1
 # and 6 changed nothing on the six graphs.
 LOW_ENDS = 3
+# Stages in a run that is computed again as a whole, from its boundary: what people do by hand, one op after the other
+# and each once. Where an executor's fusing decides how much scores take, no plan of the chain may be as small: the
+# smallest peak of a GPT-NeoX with written-out attention is 370 MiB without these, 320 with them, that of ten other
+# models the same. Other lengths were not tried (2026-11).
+PLAIN_RUNS = (1, 2, 3, 4)
 # Ops of distinct stages and runs of stages that are modelled. With 1200, the smallest peak of a mixture of experts is
 # 11 % higher, that of a ResNet 4 %, and 10,000 ops of equal layers take 3 to 6 % more extra time; 10,000 and 20,000
 # changed plans of 13 programs by -30 to +30 %, none on average, in 10 to 30 % more time (2026-11).
@@ -115,7 +119,7 @@ class Frontier:
         problem, self._values = whole_problem(program)
         self._hull = _whole_hull(problem) if self._is_moderate else [*closure_near(problem, None)[:1]]
         self.fastest = self.smallest = self._simulate(self._whole(0))
-        self._nest = _Nest(program, self._stages, self._solve_chain())
+        self._nest = Nest(program, self._stages, self._solve_chain())
         self._add_low_ends()
         self._hull = [c for i, c in enumerate(self._hull) if not i or self._is_promising(c)]
         self._work = 0  # the first plans are free
@@ -153,12 +157,20 @@ class Frontier:
         return Chain(single, stages.added_bytes(program.size_bytes), runs, passing.over)
 
     def _add_low_ends(self) -> None:
-        """The last plans of the chain programme may have the smallest peak."""
+        """The last plans of the chain programme may have the smallest peak, or the plainest of all."""
         nest, count = self._nest, len(self._nest)
         places = range(max(0, count - LOW_ENDS), count)
-        self._note_ends([nest.plan(place) for place in {0, *places}])
+        self._note_ends([*(nest.plan(place) for place in {0, *places}), self._plain()])
         peaks = [self._simulate(nest.plan(place)).peak_bytes - nest.promised_bytes(place) for place in places]
         nest.underestimate_bytes = max(0, *peaks)
+
+    def _plain(self) -> Decision:
+        """Every stage computed again from its boundary, or each run of a few; whichever takes least as it is."""
+        program, boundary = self._program, self._stages.boundary
+        must = must_keep(program, range(len(program)))
+        keeping = ({*must, *itertools.chain(*boundary[run::run])} for run in PLAIN_RUNS)
+        orders = [order_backward(program, kept) for kept in keeping]
+        return min(orders, key=lambda order: find_peak(program, order.schedule)[0])
 
     def _note_ends(self, decisions: list[Decision]) -> None:
         points = [self.fastest, self.smallest, *(self._simulate(decision) for decision in decisions)]
@@ -352,38 +364,6 @@ class Frontier:
         if key not in self._points:
             self._points[key] = in_lowest_order(self._program, decision)
         return self._points[key]
-
-
-class _Nest:
-    """The plans of a chain programme, fastest first."""
-
-    def __init__(self, program: Program, stages: Stages, chain: Chain) -> None:
-        self._program = program
-        self._stages = stages
-        self._chain = chain
-        self._places = chain.points()[::-1]
-        self._times = [place.extra_ns for place in self._places]
-        self._plans: dict[int, Decision] = {}
-        self.underestimate_bytes = 0
-
-    def __len__(self) -> int:
-        return len(self._places)
-
-    def plan(self, place: int) -> Decision:
-        """The schedule of a place."""
-        if place not in self._plans:
-            recipe = self._chain.recipe(self._places[place])
-            self._plans[place] = run_recipe(self._program, self._stages, recipe)
-        return self._plans[place]
-
-    def promised_bytes(self, place: int) -> int:
-        """Its peak as the chain counts it."""
-        return self._places[place].peak_bytes + self._program.static_bytes
-
-    def promised_for(self, extra_ns: int) -> float:
-        """The peak promised for that much extra time, corrected by what the lowest plans really took."""
-        place = bisect.bisect_right(self._times, extra_ns) - 1
-        return self.promised_bytes(place) + self.underestimate_bytes if place >= 0 else math.inf
 
 
 def _whole_hull(problem: ClosureProblem) -> list[Closure]:

@@ -12,9 +12,10 @@ from hypothesis import strategies as st
 from rematpass.check.schedule import check_schedule
 from rematpass.solve import search
 from rematpass.solve.ladder import squeeze
-from rematpass.solve.liveness import simulate
-from rematpass.solve.order import drop_unread
+from rematpass.solve.liveness import find_peak, simulate
+from rematpass.solve.order import drop_unread, must_keep, order_backward
 from rematpass.solve.search import Effort, Frontier
+from rematpass.solve.stages import find_stages
 from tests.naive_simulator import naive_timeline
 from tests.programs import EXTERN, PART, POINTWISE, REDUCTION, Builder, Layer, layered
 from tests.strategies import programs, stacked_programs
@@ -104,6 +105,17 @@ LAYERS = st.builds(Layer, st.integers(50, 150), st.integers(800, 1500), st.integ
 @given(st.lists(LAYERS, min_size=2, max_size=6), st.booleans(), st.booleans())
 def test_random_layers(layers, is_residual, is_fusing):
     check_frontier(layered(layers, is_residual=is_residual, is_fusing=is_fusing))
+
+
+@settings(deadline=None, max_examples=30, derandomize=True)
+@given(st.one_of(stacked_programs(), programs(is_fusing=True)))
+def test_no_run_of_stages_computed_again_as_a_whole_takes_less(program):
+    smallest = Frontier(program).smallest.peak_bytes
+    boundary = find_stages(program).boundary
+    must = must_keep(program, range(len(program)))
+    for run in search.PLAIN_RUNS:
+        plain = order_backward(program, {*must, *itertools.chain(*boundary[run::run])})
+        assert smallest <= find_peak(program, plain.schedule)[0]
 
 
 def test_a_smaller_budget_never_gives_a_higher_peak_or_less_time():
