@@ -147,9 +147,8 @@ CASES: dict[str, Case] = {case.name: case for case in _CASES}
 """The cases by name, in the order they are reported; read only."""
 
 
-def build(name: str) -> Built:
+def build(case: Case) -> Built:
     """The model of a case in training mode, and its inputs; nothing is initialised."""
-    case = CASES[name]
     with torch.device("meta"):
         model = case.make()
     model = model.to(case.dtype).to_empty(device="cpu").train()

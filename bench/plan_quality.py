@@ -1,6 +1,7 @@
 """Is a plan ever worse than what people do by hand? From joint graphs alone, without a GPU.
 
-In: the models of `bench/architectures.py` and the figures of a declared device. Out: a table, and a result as JSON.
+In: the models of `bench/architectures.py`, those of `bench/library.py`, and the figures of a declared device. Out: a
+table, and a result as JSON.
 Never compiles, never runs a model, never measures time: prices and the simulated peak are the planner's own.
 
     python -m bench.plan_quality [--cases llama_plain gpt2] [--device h100-sxm] [--json [FILE]] [--plot FOLDER]
@@ -26,6 +27,7 @@ from bench.architectures import CASES, Case, build
 from bench.baselines import RATIOS, Baseline, collect_baselines, extra_flops
 from bench.conditions import describe_machine
 from bench.joint_graphs import Captured, capture
+from bench.library import LIBRARY
 from bench.quality_plot import plot_case
 from rematpass.cost.device_model import DeviceModel, find_device
 from rematpass.errors import OptionError
@@ -35,6 +37,7 @@ from rematpass.solve.search import Frontier
 
 # Of every device that is declared: what a CPU's own kernels take besides has no place here.
 DEVICE_TYPE = "cuda"
+ALL = CASES | LIBRARY
 RESULT = Path(__file__).parent / "results" / "plan_quality.json"
 MIB, MS, GIGA = 2**20, 1e6, 1e9
 CURVE_POINTS = 32  # where the bound is sampled for the plots
@@ -124,7 +127,7 @@ def compare(captured: Captured, frontier: Frontier, baseline: Baseline) -> Row:
 def run_case(case: Case, device: DeviceModel) -> dict[str, Any]:
     """Everything about one case, ready for JSON."""
     clock = [time.perf_counter()]
-    captured = capture(*build(case.name), device, DEVICE_TYPE)
+    captured = capture(*build(case), device, DEVICE_TYPE)
     clock.append(time.perf_counter())
     frontier = find_frontier(captured.inputs.program)
     clock.append(time.perf_counter())
@@ -219,7 +222,7 @@ def format_verdict(cases: Sequence[dict[str, Any]]) -> str:
 def parse_arguments(argv: list[str] | None) -> argparse.Namespace:
     """The command line; `device` becomes a `DeviceModel`."""
     parser = argparse.ArgumentParser(description="Compare plans with what people and torch do, from graphs alone.")
-    parser.add_argument("--cases", nargs="+", choices=CASES, default=list(CASES), metavar="CASE", help=", ".join(CASES))
+    parser.add_argument("--cases", nargs="+", choices=ALL, default=list(ALL), metavar="CASE", help=", ".join(ALL))
     parser.add_argument("--device", default="h100-sxm", help="a declared device whose figures set the prices")
     parser.add_argument("--json", type=Path, nargs="?", const=RESULT, metavar="FILE", help=f"default: {RESULT.name}")
     parser.add_argument("--plot", type=Path, metavar="FOLDER", help="one picture per case; needs matplotlib")
@@ -236,7 +239,7 @@ def main(argv: list[str] | None = None) -> int:
     arguments = parse_arguments(argv)
     cases = []
     for i, name in enumerate(arguments.cases):
-        case = run_case(CASES[name], arguments.device)
+        case = run_case(ALL[name], arguments.device)
         seconds = ", ".join(f"{what} {s} s" for what, s in case["seconds"].items())
         print(f"{i + 1}/{len(arguments.cases)} {name}: {seconds}", file=sys.stderr, flush=True)
         print(format_case(case), flush=True)
