@@ -14,16 +14,12 @@ from tests.strategies import decisions, programs
 ROWS = 1000
 
 
-def softmax(fill=8):
-    """A softmax of scores that a fill masks, and its gradient, whose sum reads a product that another op reads, too.
+def attend(b, scores, *added):
+    """A softmax of scores and what is added to them, and its gradient, whose sum reads a product another op reads, too.
 
-    With the fill at hand the softmax is made of five tensors and stored; else the product is.
+    Made of five tensors it is stored; of four, the product is. Returns the program, the product, what a softmax keeps.
     """
-    b = Builder()
-    shift = b.given(8)
-    masked = b.add(POINTWISE, size=fill)
-    scores = b.add(EXTERN, shift, size=ROWS, ns=10)
-    inner = b.add(POINTWISE, scores, masked, shift, size=2 * ROWS)
+    inner = b.add(POINTWISE, scores, *added, size=2 * ROWS)
     highest = b.add(REDUCTION, inner, size=8, ns=1)
     powers = b.add(POINTWISE, inner, highest, size=2 * ROWS)
     total = b.add(REDUCTION, powers, size=8, ns=1)
@@ -34,7 +30,17 @@ def softmax(fill=8):
     summed = b.add(REDUCTION, product, size=8)
     gradient = b.add(POINTWISE, product, summed, shares, size=ROWS)
     of_scores = b.add(EXTERN, gradient, size=8)
-    return b.finish([out], [of_scores], is_fusing=True), masked, product
+    return b.finish([out], [of_scores], is_fusing=True), product, {scores, highest, total}
+
+
+def softmax(fill=8):
+    """Scores that a fill masks: with it at hand the softmax is made of five tensors."""
+    b = Builder()
+    shift = b.given(8)
+    masked = b.add(POINTWISE, size=fill)
+    scores = b.add(EXTERN, shift, size=ROWS, ns=10)
+    program, product, _ = attend(b, scores, masked, shift)
+    return program, masked, product
 
 
 def test_a_number_is_kept_where_that_takes_less():
@@ -55,24 +61,13 @@ def test_what_is_larger_than_a_block_is_no_trifle():
 
 
 def masked_softmax(position=8, mask=513, *, may_recompute=True):
-    """As `softmax`, its mask made of two positions. With the mask at hand the product is stored, else the softmax."""
+    """Scores and a mask made of two positions: without it at hand the softmax is made of five tensors."""
     b = Builder()
     positions = [b.add(EXTERN, b.given(8), size=position, ns=1) for _ in range(2)]
     masked = b.add(POINTWISE, *positions, size=mask, may_recompute=may_recompute)
     scores = b.add(EXTERN, b.given(8), size=ROWS, ns=10)
-    inner = b.add(POINTWISE, scores, masked, size=2 * ROWS)
-    highest = b.add(REDUCTION, inner, size=8, ns=1)
-    powers = b.add(POINTWISE, inner, highest, size=2 * ROWS)
-    total = b.add(REDUCTION, powers, size=8, ns=1)
-    shares = b.add(POINTWISE, powers, total, size=2 * ROWS)
-    out = b.add(EXTERN, shares, size=8)
-    back = b.add(EXTERN, b.tangent(8), size=ROWS)
-    product = b.add(POINTWISE, back, shares, size=2 * ROWS)
-    summed = b.add(REDUCTION, product, size=8)
-    gradient = b.add(POINTWISE, product, summed, shares, size=ROWS)
-    of_scores = b.add(EXTERN, gradient, size=8)
-    kept = {masked, scores, highest, total}
-    return b.finish([out], [of_scores], is_fusing=True), kept, masked, product, {*positions}
+    program, product, kept = attend(b, scores, masked)
+    return program, {masked, *kept}, masked, product, {*positions}
 
 
 def test_a_mask_is_computed_from_its_positions_where_that_takes_less():

@@ -3,11 +3,13 @@
 from types import SimpleNamespace
 
 import pytest
+import torch
 
 from bench import plan_quality
 from bench.architectures import CASES
 from bench.baselines import Baseline, drop_dominated, extra_flops, measure_kept, with_early_helpers
 from bench.hand_strategies import Strategy, find_regions, kept_by_regions, matched_module, strategies_of
+from bench.library import LIBRARY
 from bench.plan_quality import Row, find_frontier, format_case, ours_at, record_row
 from rematpass.solve.liveness import simulate
 from rematpass.solve.order import order_backward
@@ -197,10 +199,20 @@ def test_the_table_flags_and_names_failures():
     assert plan_quality.format_verdict([case]).startswith("2 strategies on 1 models: 1 WORSE")
 
 
+@pytest.mark.parametrize("case", LIBRARY.values(), ids=LIBRARY)
+def test_globs_of_library_models_name_their_modules(case):
+    with torch.device("meta"):
+        modules = [name for name, _ in case.make().named_modules()]
+    for globs in (case.blocks, case.attention, case.feed):
+        found = {match[1] for name in modules if (match := matched_module(name, globs))}
+        assert len(found) == 6
+
+
 def test_every_case_has_strategies_and_an_unknown_device_is_refused(capsys):
     assert len(CASES) == 10
     assert [s.name for s in strategies_of(CASES["gpt2"])][-2:] == ["attention only", "FFN only"]
     assert strategies_of(CASES["unet"])[-1].name == "every 2nd block"
+    assert plan_quality.parse_arguments([]).cases == [*CASES, *LIBRARY]
     with pytest.raises(SystemExit):
         plan_quality.parse_arguments(["--device", "abacus"])
     assert "unknown device" in capsys.readouterr().err
