@@ -203,20 +203,25 @@ class _FusionGuard:
         if self._scheduler is not scheduler:
             self._measure(scheduler)
         inside = made_inside(node1, node2)
-        moved = {name for node in self._moved(node1, node2, low, high) for name in _written_names(node)} - inside
+        ahead = self._run_ahead(node1, node2, low, high)
+        moved = _all_written((*node1.get_nodes(), *node2.get_nodes(), *ahead)) - inside
         places = range(low, high + 1)
         needed = [self._live[i] + self._added(i, moved, inside) - self._saved(i, inside) for i in places]
         # Where both run, what takes over a place is known only of the two.
         needed[0] += self._saved(low, inside) - self._saved_by_both(node1, node2, inside)
+        scratch = max((_scratch_bytes(node) for node in ahead if not _several_of(node)), default=0)
+        if scratch:  # taken where the first stood, with what that reads still there
+            written = self._added(low, _all_written(ahead), inside)
+            needed.append(self._live[low] + written - self._saved(low, inside) + scratch)
         # What is alive above the room is so only in the estimate; two that nothing is between add nothing to it.
         before = (self._live[i] - self._saved(i, set()) for i in places) if are_neighbours else ()
         return bool(max(needed) <= max((self._beside, *before)))
 
-    def _moved(self, node1: Any, node2: Any, low: int, high: int) -> Iterator[Any]:
-        """What runs at `low` if the two are one: both, and what they need of what is before `high`."""
+    def _run_ahead(self, node1: Any, node2: Any, low: int, high: int) -> list[Any]:
+        """What runs at `low`, before both, if the two are one: what they need of what is before `high`."""
         needs = node1.ancestors | node2.ancestors
-        yield from (*node1.get_nodes(), *node2.get_nodes())
-        yield from (node for order in range(low + 1, high) for node in self._nodes[order] if node.get_name() in needs)
+        between = itertools.chain(*self._nodes[low + 1 : high])
+        return [node for node in between if node.get_name() in needs]
 
     def _added(self, order: int, moved: Set[str], inside: Set[str]) -> int:
         """Bytes that are alive there earlier than in the unfused order, less those that are not stored."""
@@ -318,6 +323,10 @@ def _read_names(node: Any) -> list[str]:
 
 def _written_names(node: Any) -> list[str]:
     return [_home(buffer).get_name() for buffer in node.get_outputs()]
+
+
+def _all_written(nodes: Iterable[Any]) -> set[str]:
+    return {name for node in nodes for name in _written_names(node)}
 
 
 def _home(buffer: Any) -> Any:

@@ -232,6 +232,15 @@ def test_what_an_operator_takes_while_it_runs_is_counted():
     assert allows(11, kernels[1], kernels[3])  # counts what 0 wrote until 3 would have read it
 
 
+def test_what_an_operator_takes_that_comes_first_is_counted_beside_what_waits_for_it():
+    """Kernel 3 run with 1 needs what 2 makes: that runs before 1 does, so what 0 wrote is still there."""
+    kernels = make_kernels([([], 2), ([0], 1), ([], 1), ([1, 2], 1)])
+    kernels[2].scratch = 3
+    assert (simulate(kernels), simulate(kernels, kernels[1], kernels[3])) == (5, 6)
+    assert not allows(5, kernels[1], kernels[3])
+    assert allows(6, kernels[1], kernels[3])
+
+
 def test_what_the_caller_holds_leaves_less_room():
     kernels = make_kernels([([], 2), ([0], 2), ([0], 2), ([1, 2], 1)])
     fused = simulate(kernels, kernels[1], kernels[2])
