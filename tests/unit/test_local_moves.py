@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from rematpass.check.schedule import check_schedule
 from rematpass.solve._core import Axis, apply_evictions, list_evictions, take_together
 from rematpass.solve.liveness import simulate
-from rematpass.solve.order import make_decision, must_keep, order_backward
+from rematpass.solve.order import drop_unread, make_decision, must_keep, order_backward
 from rematpass.solve.polish import Polisher
 from rematpass.solve.program import Schedule
 from rematpass.solve.repair import Limits, repair
@@ -49,6 +49,7 @@ def test_polishing_promises_what_the_simulator_finds(program):
         assert check(program, decision) <= program.static_bytes + peak
         assert saved > 0
         assert decision.recompute_ns == time_ns - saved
+        assert drop_unread(program, decision.schedule) == decision.schedule
         time_ns = decision.recompute_ns
 
 
@@ -58,7 +59,9 @@ def test_polishing_under_fusion_stays_correct(program):
     start = smallest_kept(program)
     polisher = Polisher(program, start)
     for count, _ in enumerate(polisher.steps(), 1):
-        check(program, polisher.decision(count))
+        decision = polisher.decision(count)
+        check(program, decision)
+        assert drop_unread(program, decision.schedule) == decision.schedule
     again = polisher.repeated()
     check(program, polisher.without(again[:2]))
 
@@ -107,6 +110,25 @@ def test_a_part_is_computed_again_with_its_operator():
     assert [e.again for e in evicted] == [(several, *parts)]
     for eviction in evicted:
         check(program, make_decision(program, Schedule(start.schedule.forward, apply_evictions(axis, [eviction]))))
+
+
+def test_an_op_goes_once_none_of_its_results_is_read():
+    """Its other results are there whenever it runs. It took its time for nothing and held them to the end."""
+    b = Builder()
+    x = b.add(EXTERN, b.given(), size=64, ns=5)
+    several = b.add(EXTERN, x, ns=50, may_keep=False, workspace=128)
+    wanted, other = (b.add(PART, several, size=64) for _ in range(2))
+    made = b.add(EXTERN, wanted, size=64, ns=5)
+    loss = b.add(EXTERN, made, size=8, ns=5)
+    first = b.add(EXTERN, b.tangent(8), wanted, other, size=8, ns=5)
+    last = b.add(EXTERN, first, made, size=8, ns=5)
+    program = b.finish([loss], [last])
+    backward = (several, wanted, other, first, several, wanted, other, made, last)
+    start = make_decision(program, Schedule(program.forward_ops, backward))
+    axis = axis_of(program, start)
+    again = max(i for i in range(len(axis.ops)) if axis.ops[i] == made)
+    plan = Polisher(program, start).without([again])
+    assert plan.schedule.backward == (several, wanted, other, first, last)
 
 
 def test_a_view_of_the_forward_is_made_again_from_its_base():

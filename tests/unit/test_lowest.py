@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 from rematpass.check.schedule import check_schedule
 from rematpass.solve.liveness import find_peak
 from rematpass.solve.lowest import in_lowest_order
-from rematpass.solve.order import order_backward
+from rematpass.solve.order import drop_unread, order_backward
 from tests.programs import EXTERN, POINTWISE, REDUCTION, Builder
 from tests.strategies import decisions, programs
 
@@ -95,4 +95,5 @@ def test_no_order_takes_more_than_the_given_one(program, data):
     assert found.peak_bytes == find_peak(program, found.decision.schedule)[0]
     assert found.peak_bytes <= find_peak(program, decision.schedule)[0]
     assert found.extra_ns <= decision.recompute_ns
+    assert drop_unread(program, found.decision.schedule) == found.decision.schedule
     check_schedule(program, found.decision, [str(v) for v in range(len(program))])

@@ -35,13 +35,14 @@ Axis::Axis(const Program& of, Trace forward, Slice<int> backward) : program(&of)
 
 // Who reads what, and the computation before each.
 void Axis::link() {
-    std::vector<int> last(program->count, -1), last_reader(count(), -1);
+    std::vector<int> last(program->count, -1), of_forward, last_reader(count(), -1);
     std::vector<std::pair<int, int>> readers, runs;
     before.assign(count(), -1);
     runs.reserve(count());
     readers.reserve(3 * count());
     reads_.reserve(count(), 3 * count());
     for (int i = 0; i < count(); ++i) {
+        if (i == split) of_forward = last;
         const int op = ops[i];
         for (int u : program->inputs[op]) {
             if (last[u] < 0) continue;
@@ -54,13 +55,17 @@ void Axis::link() {
         before[i] = last[op];
         last[op] = i;
     }
-    for (const auto* outputs : {&program->forward_outputs, &program->backward_outputs}) {
-        for (int v : *outputs) {
-            if (last[v] < 0 || last_reader[last[v]] == count()) continue;
-            readers.emplace_back(last[v], count());
-            last_reader[last[v]] = count();
+    if (split == count()) of_forward = last;
+    const auto note_outputs = [&](const std::vector<int>& outputs, const std::vector<int>& runs_of) {
+        for (int v : outputs) {
+            const int i = runs_of[v];
+            if (i < 0 || last_reader[i] == count()) continue;
+            readers.emplace_back(i, count());
+            last_reader[i] = count();
         }
-    }
+    };
+    note_outputs(program->forward_outputs, of_forward);
+    note_outputs(program->backward_outputs, last);
     readers_ = Rows<int>(readers, count());
     runs_ = Rows<int>(runs, program->count);
 }

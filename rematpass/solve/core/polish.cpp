@@ -144,18 +144,33 @@ void Polisher::find_removed() {
     const auto push_reads = [&](int i) {
         for (int u : axis_.reads(i)) stack_.push_back(u);
     };
+    const auto add = [&](int i) {
+        if (in_removed_.add(i)) step_.removed.push_back(i);
+    };
     for (int i : group_) push_reads(i);
     while (!stack_.empty()) {
         const int i = stack_.back();
         stack_.pop_back();
         if (in_removed_.has(i) || axis_.before[i] < 0 || axis_.program->is_backward[axis_.ops[i]]) continue;
-        const Slice<int> readers = axis_.readers(i);
-        if (!std::all_of(readers.begin(), readers.end(), [&](int r) { return in_removed_.has(r); })) continue;
-        in_removed_.add(i);
-        step_.removed.push_back(i);
+        if (!is_unread(i)) continue;
+        add(i);
+        for (int part : axis_.parts(i)) add(part);
         push_reads(i);
     }
     std::sort(step_.removed.begin(), step_.removed.end());
+}
+
+// Whether only what is removed reads it. An op whose other results nobody reads stays for none of them.
+bool Polisher::is_unread(int i) const {
+    const auto is_left = [&](int r) { return !in_removed_.has(r); };
+    const auto is_read = [&](int r) {
+        if (!is_left(r)) return false;
+        if (r == axis_.count() || axis_.program->kind[axis_.ops[r]] != PART) return true;
+        const Slice<int> of_part = axis_.readers(r);
+        return std::any_of(of_part.begin(), of_part.end(), is_left);
+    };
+    const Slice<int> readers = axis_.readers(i);
+    return std::none_of(readers.begin(), readers.end(), is_read);
 }
 
 // Storages that live longer, shorter, or not at all.

@@ -63,6 +63,7 @@ private:
     void find_group(int again);
     bool may_leave_out() const;
     void find_removed();
+    bool is_unread(int i) const;
     void find_changes();
     Int peak_after(const std::vector<Change>& changes);
     void take();
