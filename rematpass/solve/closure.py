@@ -22,7 +22,7 @@ def closure_near(problem: ClosureProblem, room_bytes: int | None) -> tuple[Closu
     upper = problem.solve(None, None, None)
     if room_bytes is None or room_bytes >= upper.kept_bytes:
         return upper, upper
-    lower = problem.solve((0, 1), upper, None)
+    lower = least_kept(problem, upper)
     while lower.kept_bytes < room_bytes:
         middle = problem.vertex_between(upper, lower)
         if middle is None:
@@ -32,6 +32,11 @@ def closure_near(problem: ClosureProblem, room_bytes: int | None) -> tuple[Closu
         else:
             lower = middle
     return lower, lower
+
+
+def least_kept(problem: ClosureProblem, fastest: Closure) -> Closure:
+    """The end of the hull with the fewest kept bytes, given the other one."""
+    return problem.solve((0, 1), fastest, None)
 
 
 def sweep_closures(problem: ClosureProblem, resolution: int | None = None) -> tuple[Closure, ...]:

@@ -13,21 +13,21 @@ from __future__ import annotations
 
 import itertools
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 
 from ._core import Closure, ClosureProblem
 from .bound import Bound, values_of, whole_problem
 from .chain import Chain
-from .closure import closure_near, fill_between, sweep_closures
+from .closure import closure_near, fill_between, least_kept, sweep_closures
 from .descent import Box, FrontierPoint, PlanList, descend
 from .frontier import Modeller, Passing, StageRun
 from .ladder import Ladder, squeeze
 from .liveness import find_peak, simulate
 from .lowest import in_lowest_order
 from .nest import Nest
-from .order import must_keep, order_backward
+from .order import order_backward
 from .polish import Polisher
 from .program import Decision, Program
 from .stages import find_stages
@@ -120,7 +120,7 @@ class Frontier:
         self._hull = _whole_hull(problem) if self._is_moderate else [*closure_near(problem, None)[:1]]
         self.fastest = self.smallest = self._simulate(self._whole(0))
         self._nest = Nest(program, self._stages, self._solve_chain())
-        self._add_low_ends()
+        self._add_low_ends(values_of(self._values, least_kept(problem, self._hull[0]).kept))
         self._hull = [c for i, c in enumerate(self._hull) if not i or self._is_promising(c)]
         self._work = 0  # the first plans are free
         self._lowest = [self.smallest]
@@ -156,20 +156,28 @@ class Frontier:
         passing = Passing(program, stages, self.fastest.decision)
         return Chain(single, stages.added_bytes(program.size_bytes), runs, passing.over)
 
-    def _add_low_ends(self) -> None:
-        """The last plans of the chain programme may have the smallest peak, or the plainest of all."""
+    def _add_low_ends(self, least: Sequence[int]) -> None:
+        """The last plans of the chain programme may have the smallest peak, or the plainest of all.
+
+        `least` of the forward may be kept, and everything can be had.
+        """
         nest, count = self._nest, len(self._nest)
         places = range(max(0, count - LOW_ENDS), count)
-        self._note_ends([*(nest.plan(place) for place in {0, *places}), self._plain()])
+        self._note_ends([*(nest.plan(place) for place in {0, *places}), self._plain(least)])
         peaks = [self._simulate(nest.plan(place)).peak_bytes - nest.promised_bytes(place) for place in places]
         nest.underestimate_bytes = max(0, *peaks)
 
-    def _plain(self) -> Decision:
-        """Every stage computed again from its boundary, or each run of a few; whichever takes least as it is."""
+    def _plain(self, least: Sequence[int]) -> Decision:
+        """Every stage computed again from its boundary, or each run of a few; whichever takes least as it is.
+
+        Runs are of all boundaries, and of those that are narrower than their neighbours: a stage that begins in the
+        middle of an attention hands over its scores.
+        """
         program, boundary = self._program, self._stages.boundary
-        must = must_keep(program, range(len(program)))
-        keeping = ({*must, *itertools.chain(*boundary[run::run])} for run in PLAIN_RUNS)
-        orders = [order_backward(program, kept) for kept in keeping]
+        widths = [sum(program.size_bytes[v] for v in values) for values in boundary]
+        necks = [boundary[i] for i in range(1, len(boundary)) if widths[i] <= min(widths[i - 1 : i + 2])]
+        starts = [some[run - 1 :: run] for some in (boundary[1:], necks) for run in PLAIN_RUNS]
+        orders = [order_backward(program, {*least, *itertools.chain(*some)}) for some in starts]
         return min(orders, key=lambda order: find_peak(program, order.schedule)[0])
 
     def _note_ends(self, decisions: list[Decision]) -> None:
