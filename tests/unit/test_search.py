@@ -11,9 +11,11 @@ from hypothesis import strategies as st
 
 from rematpass.check.schedule import check_schedule
 from rematpass.solve import search
+from rematpass.solve.bound import values_of, whole_problem
+from rematpass.solve.closure import sweep_closures
 from rematpass.solve.ladder import squeeze
 from rematpass.solve.liveness import find_peak, simulate
-from rematpass.solve.order import drop_unread, must_keep, order_backward
+from rematpass.solve.order import drop_unread, order_backward
 from rematpass.solve.search import Effort, Frontier
 from rematpass.solve.stages import find_stages
 from tests.naive_simulator import naive_timeline
@@ -111,11 +113,39 @@ def test_random_layers(layers, is_residual, is_fusing):
 @given(st.one_of(stacked_programs(), programs(is_fusing=True)))
 def test_no_run_of_stages_computed_again_as_a_whole_takes_less(program):
     smallest = Frontier(program, Effort(is_local=False)).smallest.peak_bytes
+    problem, values = whole_problem(program)
+    least = values_of(values, sweep_closures(problem)[-1].kept)
     boundary = find_stages(program).boundary
-    must = must_keep(program, range(len(program)))
     for run in search.PLAIN_RUNS:
-        plain = order_backward(program, {*must, *itertools.chain(*boundary[run::run])})
+        plain = order_backward(program, {*least, *itertools.chain(*boundary[run::run])})
         assert smallest <= find_peak(program, plain.schedule)[0]
+
+
+def compared_layers():
+    """Layers with wide middles, begun at two narrow places; comparisons of theirs must not run again, their sum may."""
+    b = Builder()
+    x = b.given(100)
+    layers = []
+    for _ in range(6):
+        inner = b.add(EXTERN, x, size=100, ns=20)
+        scores = b.add(EXTERN, inner, size=1000, ns=20)
+        mask = b.add(POINTWISE, scores, size=500, ns=1, may_recompute=False)
+        total = b.add(REDUCTION, mask, size=8, ns=1)
+        x = b.add(EXTERN, scores, total, size=100, ns=20)
+        layers.append((inner, scores, total))
+    loss = b.add(EXTERN, x, size=8, ns=1)
+    g = b.tangent(100)
+    for inner, scores, total in reversed(layers):
+        wide = b.add(EXTERN, g, scores, total, size=1000, ns=20)
+        g = b.add(EXTERN, wide, inner, size=100, ns=20)
+    return b.finish([loss], [g])
+
+
+def test_the_plainest_plan_keeps_what_is_made_of_a_comparison_instead_of_it():
+    program = compared_layers()
+    wide = {v for v in range(len(program)) if program.size_bytes[v] >= 500}
+    frontier = Frontier(program, Effort(is_local=False))
+    assert not wide & frontier.smallest.decision.kept
 
 
 def test_a_smaller_budget_never_gives_a_higher_peak_or_less_time():
