@@ -124,7 +124,8 @@ def _with_sources_kept(program: Program, plan: _Ordered) -> Schedule | None:
         for v in sorted({*program.inputs[op]} & before.keys()):
             backward += before.pop(v)
         backward.append(op)
-    return drop_unread(program, Schedule(schedule.forward, tuple(backward)))  # what those made from it read of it
+    # Sources that were computed again are at hand now.
+    return drop_unread(program, Schedule(schedule.forward, tuple(backward)))
 
 
 def _handed(program: Program, op: int, kept: Collection[int], most_bytes: int) -> list[int]:
