@@ -159,7 +159,7 @@ class Frontier:
     def _add_low_ends(self, least: Sequence[int]) -> None:
         """The last plans of the chain programme may have the smallest peak, or the plainest of all.
 
-        `least` of the forward may be kept, and everything can be had.
+        `least`: values from which the backward can have everything, with the fewest bytes.
         """
         nest, count = self._nest, len(self._nest)
         places = range(max(0, count - LOW_ENDS), count)

@@ -7,7 +7,8 @@ from hypothesis import strategies as st
 from rematpass.check.schedule import check_schedule
 from rematpass.solve.liveness import find_peak
 from rematpass.solve.lowest import in_lowest_order
-from rematpass.solve.order import drop_unread, order_backward
+from rematpass.solve.order import drop_unread, make_decision, order_backward
+from rematpass.solve.program import Schedule
 from tests.programs import EXTERN, POINTWISE, REDUCTION, Builder
 from tests.strategies import decisions, programs
 
@@ -97,3 +98,24 @@ def test_no_order_takes_more_than_the_given_one(program, data):
     assert found.extra_ns <= decision.recompute_ns
     assert drop_unread(program, found.decision.schedule) == found.decision.schedule
     check_schedule(program, found.decision, [str(v) for v in range(len(program))])
+
+
+def test_of_two_runs_of_an_op_that_moved_past_each_other_one_is_left():
+    """The gradient of the weight waits with what is computed again for it, past another run of the same op."""
+    b = Builder()
+    base = b.add(EXTERN, b.given(8), size=8, ns=10)
+    again = b.add(EXTERN, base, size=10, ns=5)
+    wide = b.add(EXTERN, base, size=900, ns=50)
+    loss = b.add(EXTERN, again, wide, size=8)
+    tangent = b.add(EXTERN, b.tangent(8), size=1000)
+    of_weight = b.add(EXTERN, tangent, again, size=1000)
+    of_head = b.add(EXTERN, tangent, size=8)
+    of_wide = b.add(EXTERN, of_head, wide, size=8)
+    last = b.add(EXTERN, of_wide, again, size=300)
+    program = b.finish([loss], [of_weight, last])
+    backward = (again, tangent, of_weight, of_head, again, of_wide, last)
+    found = in_lowest_order(program, make_decision(program, Schedule(program.forward_ops, backward))).decision
+    order = found.schedule.backward
+    assert order.index(of_weight) > order.index(of_wide)
+    assert order.count(again) == 1
+    assert found.recompute_ns == 5
