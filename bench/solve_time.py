@@ -20,6 +20,7 @@ from statistics import median
 import bench.synthetic as synthetic
 from bench.conditions import describe_machine
 from rematpass.files import write_whole
+from rematpass.garbage import uncollected
 from rematpass.solve._core import work_done
 from rematpass.solve.program import Program
 from rematpass.solve.search import Frontier
@@ -69,10 +70,10 @@ def counted() -> Iterator[Counters]:
 
 
 def run(program: Program, layers: str, rounds: int) -> Row:
-    """Plan one program for half of what the budget can move; medians over `rounds` fresh runs."""
+    """Plan one program for half of what the budget can move, as the backend does; medians over `rounds` fresh runs."""
     first, total = [], []
     for _ in range(rounds):
-        with counted() as counters:
+        with uncollected(), counted() as counters:
             start = time.perf_counter()
             frontier = Frontier(program)
             middle = time.perf_counter()

@@ -91,6 +91,7 @@ CASES = {
 }
 
 
+@pytest.mark.usefixtures("zeros_are_computed")
 @pytest.mark.parametrize("name", CASES)
 def test_the_smallest_peak_is_kept_under_autocast(name):
     torch.manual_seed(0)

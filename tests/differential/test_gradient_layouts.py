@@ -78,6 +78,7 @@ def strides_returned(model, x, **options):
     return found
 
 
+@pytest.mark.usefixtures("zeros_are_computed")
 @pytest.mark.parametrize("layout", [torch.contiguous_format, torch.channels_last])
 @pytest.mark.parametrize("dtype", [None, torch.bfloat16])
 def test_gradients_lie_as_their_parameters(layout, dtype):
@@ -86,6 +87,7 @@ def test_gradients_lie_as_their_parameters(layout, dtype):
     assert found == {name: parameter.stride() for name, parameter in model.named_parameters()}
 
 
+@pytest.mark.usefixtures("zeros_are_computed")
 def test_a_turned_gradient_is_turned_back():
     found = strides_returned(Heads(), torch.randn(32, 64), memory_budget="none")
     assert found == {"weight": (1024, 16, 1)}

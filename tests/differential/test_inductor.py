@@ -152,6 +152,7 @@ class Chain(nn.Module):
         return x.square().mean()
 
 
+@pytest.mark.usefixtures("zeros_are_computed")
 def test_kernels_share_a_call_where_there_is_room():
     torch.manual_seed(0)
     model, x = Chain(), torch.randn(512, 64)
@@ -180,6 +181,7 @@ class Gated(nn.Module):
         return self.down(self.down(functional.silu(value)) * functional.silu(gate)).square().mean()
 
 
+@pytest.mark.usefixtures("zeros_are_computed")
 def test_all_of_an_input_counts_where_kernels_read_parts(monkeypatch):
     counted = {}
     original = fusion._buffer_bytes
@@ -225,6 +227,7 @@ KEPT_BY_US = [
 ]
 
 
+@pytest.mark.usefixtures("zeros_are_computed")
 @pytest.mark.parametrize(("make", "shape", "end"), KEPT_BY_US)
 def test_the_plan_is_kept(make, shape, end):
     torch.manual_seed(0)
@@ -234,6 +237,7 @@ def test_the_plan_is_kept(make, shape, end):
     assert measured <= plan.peak_bytes * 1.005
 
 
+@pytest.mark.usefixtures("zeros_are_computed")
 @pytest.mark.parametrize(
     ("make", "width", "share"),
     [
@@ -250,6 +254,7 @@ def test_the_plan_is_kept_between_its_ends(make, width, share):
     assert plan.peak_bytes * 0.995 <= measured <= plan.peak_bytes * 1.005
 
 
+@pytest.mark.usefixtures("zeros_are_computed")
 @pytest.mark.parametrize("make", [kept_models.Averages, kept_models.Transition])
 @pytest.mark.parametrize("end", ["fastest", "smallest"])
 def test_means_over_windows_take_what_is_planned(make, end):
@@ -260,6 +265,7 @@ def test_means_over_windows_take_what_is_planned(make, end):
     assert plan.peak_bytes * 0.97 <= measured <= plan.peak_bytes * 1.005
 
 
+@pytest.mark.usefixtures("zeros_are_computed")
 @pytest.mark.parametrize(
     ("make", "shape"),
     [
@@ -302,6 +308,7 @@ class Pooled(nn.Module):
         return self.second(functional.max_pool2d(self.first(x).relu(), 3, 1, 1)).square().mean()
 
 
+@pytest.mark.usefixtures("zeros_are_computed")
 @pytest.mark.parametrize("make", [Separable, Pooled])
 def test_images_are_laid_out_alike_in_both_halves(make):
     torch.manual_seed(0)

@@ -44,6 +44,7 @@ class Words(nn.Module):
         return F.cross_entropy(scores.flatten(0, 1), self.targets.flatten()), scores
 
 
+@pytest.mark.usefixtures("zeros_are_computed")
 @pytest.mark.parametrize(
     ("make", "given"),
     [

@@ -50,6 +50,7 @@ class Mean(nn.Module):
         return self.inner(x).square().mean()
 
 
+@pytest.mark.usefixtures("zeros_are_computed")
 @pytest.mark.parametrize(
     ("make", "shape"),
     [pytest.param(Segmenting, (1, 1, 8, 16, 16), id="single"), pytest.param(Patches, (2, 3, 4, 32, 32), id="patches")],
