@@ -11,8 +11,7 @@ from torch.nn import functional
 import rematpass
 from rematpass import measure_peak
 from rematpass.check.measure import storage_bytes
-
-SCALAR = {"cpp.simdlen": 1}  # kernels without vector instructions compile faster
+from tests.differential.steps import SCALAR
 
 
 class Wide(nn.Module):

@@ -11,6 +11,7 @@ from torch.nn import functional
 import rematpass
 from rematpass import measure_peak
 from rematpass.check.measure import storage_bytes
+from tests.differential.steps import SCALAR
 
 # Dynamo's own, of what one graph hands to the next.
 pytestmark = pytest.mark.filterwarnings("ignore:The .grad attribute of a Tensor:UserWarning")
@@ -73,7 +74,6 @@ def twice(model, **options):
     return model
 
 
-SCALAR = {"cpp.simdlen": 1}  # kernels without vector instructions compile faster
 WAYS = {"broken": (Blocks, broken), "block_by_block": (Blocks, block_by_block), "twice": (Pair, twice)}
 
 
