@@ -21,7 +21,7 @@ import torch
 from torch.utils.weak import WeakIdKeyDictionary
 
 from . import torch_compat
-from .pipeline import Settings, room_beside_inputs
+from .pipeline import Settings
 from .plan_types import Plan
 from .report.sizes import format_bytes
 from .shares import Offer
@@ -48,11 +48,8 @@ class Built:
         return self.plan.budget_bytes + self.beside_bytes
 
     def fits(self, beside_bytes: int) -> bool:
-        """Whether the plan keeps the budget with so much beside it, compiled as it is."""
-        plan, left = self.plan, self.whole_bytes - beside_bytes
-        lowered = dataclasses.replace(plan, budget_bytes=left)
-        is_ample = room_beside_inputs(plan, is_backward=False) is None
-        return plan.peak_bytes <= left and (not is_ample or room_beside_inputs(lowered, is_backward=False) is None)
+        """Whether the plan keeps the budget with so much beside it."""
+        return self.plan.peak_bytes + beside_bytes <= self.whole_bytes
 
     def fits_forward(self, beside_bytes: int) -> bool:
         """Whether the forward does: of what is beside it, gradients may be cleared before the backward."""

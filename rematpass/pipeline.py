@@ -44,11 +44,6 @@ from .solve.search import Effort, Frontier
 
 logger = logging.getLogger(__name__)
 
-# A budget this many times the fastest plan's peak is not broken by what Inductor fuses or holds back: left alone, it
-# was seen 7 % above the plan in 8-block transformers, 29 % under autocast in a network with a bilinear sampler, 37 % in
-# a mixture density network (2026-11). At 1.25 budgets of the latter two would be broken; at 3, budgets that nothing
-# threatens cost the few percent that guarding costs.
-AMPLE = 1.5
 # Among so many plans of falling peaks, and as many that keep less and less, graphs choose that share a budget.
 OFFERS = 10
 
@@ -115,19 +110,16 @@ def needs_plan(joint: JointProgram) -> bool:
 def plan_and_split(joint: JointProgram, settings: Settings, graph_name: str) -> Planned:
     """All steps. Raises BudgetTooSmall before anything is emitted."""
     plan, inputs, decision = make_plan(joint, settings, graph_name)
-    is_ample = room_beside_inputs(plan, is_backward=True) is None
-    forward, backward = split_program(joint, inputs.program, decision, is_ample=is_ample)
+    forward, backward = split_program(joint, inputs.program, decision)
     check_split(forward, backward, joint.num_fwd_outputs)
     return Planned(forward, backward, plan)
 
 
-def room_beside_inputs(plan: Plan, *, is_backward: bool) -> int | None:
-    """Bytes that may be live beside the inputs of a half; None where memory is ample and Inductor may do as it likes.
+def room_beside_inputs(plan: Plan, *, is_backward: bool) -> int:
+    """Bytes that may be live beside the inputs of a half, also without a budget: what is predicted is to be measured.
 
     Copies of the graph's inputs in another layout are made in the forward and handed to the backward in their place.
     """
-    if plan.budget_bytes is None or plan.budget_bytes >= AMPLE * plan.fastest_peak_bytes:
-        return None
     with_copies = sum(row.bytes for row in plan.alive_at_peak if row.role == "input")
     return plan.peak_bytes - (with_copies if is_backward else plan.static_bytes)
 

@@ -26,9 +26,7 @@ _Marked = tuple[frozenset[int], frozenset[int]]
 _NOTHING: _Marked = frozenset(), frozenset()
 
 
-def split_program(
-    joint: JointProgram, program: Program, decision: Decision, *, is_ample: bool
-) -> tuple[fx.GraphModule, fx.GraphModule]:
+def split_program(joint: JointProgram, program: Program, decision: Decision) -> tuple[fx.GraphModule, fx.GraphModule]:
     """Make recomputations explicit nodes of the joint graph, then cut it.
 
     Where Inductor runs the halves, it is told to store what it would not, or later than the plan has it.
@@ -37,14 +35,13 @@ def split_program(
         joint: the graph.
         program: the same, as it was solved.
         decision: what to compute where.
-        is_ample: there is memory enough for Inductor to order and fuse as it likes.
 
     Returns:
         (forward, backward). The forward returns its outputs, then what is kept; the backward takes what is kept,
         then the tangents.
     """
     kept_order = _kept_order(program, decision)
-    marked = _stored_in_place(joint, program, decision, is_ample=is_ample) if program.is_fusing else _NOTHING
+    marked = _stored_in_place(joint, program, decision) if program.is_fusing else _NOTHING
     environment = _expand(joint, program, decision, marked)
     _check_versions(program, decision, environment)
     # Constants and inner graphs are attributes of both halves: nothing to hand over.
@@ -68,19 +65,15 @@ def _held_roots(program: Program) -> set[int]:
     return {program.root[v] for v in program.forward_outputs}
 
 
-def _stored_in_place(joint: JointProgram, program: Program, decision: Decision, *, is_ample: bool) -> _Marked:
+def _stored_in_place(joint: JointProgram, program: Program, decision: Decision) -> _Marked:
     """What Inductor would put off or lay out otherwise (`find_put_off`), and sums of few elements, which it fuses.
 
-    The latter take little memory, and what they are made from would live on until it is read there. Partial sums of
-    gradients are left alone where memory is ample: free to fuse, Inductor makes one kernel of them all in the end, and
-    they would only keep it from running their products late.
+    The latter take little memory, and what they are made from would live on until it is read there.
     """
     values, positions = find_put_off(program, decision.schedule)
     schedule = decision.schedule
     few = {v for v, node in enumerate(joint.nodes) if program.kind[v] is Kind.REDUCTION and is_unrolled(node)}
-    free = {v for v, is_one in enumerate(program.is_summed) if is_one and is_ample}
     positions |= {i for i, v in enumerate(schedule.backward) if v in few}
-    positions -= {i for i, v in enumerate(schedule.backward) if v in free}
     return values | few.intersection(schedule.forward), positions
 
 

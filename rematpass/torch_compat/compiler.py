@@ -16,9 +16,10 @@ from torch import fx
 from torch._dynamo.eval_frame import innermost_backend  # 2.11-2.15
 from torch._dynamo.exc import ShortenTraceback  # 2.11-2.15
 
+from .calls import calls_within
 from .draws import draws_in_order
 from .flaws import flaws_mended
-from .fusion import calls_within, guarded_choices
+from .fusion import guarded_choices
 from .places import IMAGE_RANK, images_as_read, parts_in_place, stored_places_first
 
 
@@ -37,8 +38,9 @@ def compile_fx(
         inputs: likewise.
         patches: Inductor options.
         room_bytes: asked when a half is lowered, whether that is the backward: how much may be live beside its static
-            inputs. Fusion that would need more is refused (see `_FusionGuard`), freed buffers are not held back, and
-            the order of the graph stands; with None only that of random draws does.
+            inputs. Fusion that would need more is refused (see `_FusionGuard`), freed buffers are held back only where
+            they fit (see `calls_within`), and the order of the graph stands; with None, of a graph without a plan, only
+            that of random draws does.
         find_images: which nodes of a forward the backward may be handed laid out channels last.
         store_images: called with a half that Inductor lays out channels last, before; may note other strides in it.
     """
@@ -67,9 +69,8 @@ def inner_compiler(
     from torch._inductor.graph import GraphLowering
     from torch._inductor.virtualized import V
 
-    # Inductor holds freed buffers for later ones of the same size, also across a peak; the allocator does not.
     # The order is the plan's: Inductor's own orders look better only to an estimate that knows no reuse in place.
-    held = {key: False for key in ("allow_buffer_reuse", "reorder_for_peak_memory") if key not in patches}
+    held = {key: False for key in ("reorder_for_peak_memory",) if key not in patches}
     is_relaid = False
 
     @functools.wraps(compile_fx_inner)

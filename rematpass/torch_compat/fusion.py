@@ -6,7 +6,6 @@ would need more. Checked on torch 2.11 to 2.15. Never changes what is computed.
 
 from __future__ import annotations
 
-import contextlib
 import itertools
 import math
 from collections.abc import Iterable, Iterator, Sequence, Set
@@ -66,76 +65,8 @@ def _vanishes(earlier: Any, later: Any) -> bool:
     return all(user.get_name() in own for buffer in earlier.get_outputs() for user in buffer.users)
 
 
-@contextlib.contextmanager
-def calls_within(room_bytes: int) -> Iterator[None]:
-    """Inside, Inductor's C++ puts kernels into one call only where live bytes allow it (`CppScheduling`, 2.11-2.15).
-
-    By itself it does so with all generated kernels between two that are not generated: what any of them writes is
-    allocated before the first, what any of them reads is freed after the last. A U-Net took 16 % more than planned.
-    """
-    from torch._inductor.codegen.cpp import CppScheduling
-
-    scheduling: Any = CppScheduling
-    original = scheduling.ready_to_flush
-    ends = _CallEnds(room_bytes)
-    scheduling.ready_to_flush = lambda backend: original(backend) or ends.has(backend.scheduler)
-    try:
-        yield
-    finally:
-        scheduling.ready_to_flush = original
-
-
-class _CallEnds:
-    """After which kernels a call has to end, so that live memory stays within the plan's."""
-
-    def __init__(self, room_bytes: int) -> None:
-        self._room = room_bytes
-        self._scheduler: Any = None
-        self._ends: set[str] = set()
-
-    def has(self, scheduler: Any) -> bool:
-        """Whether the call ends with the kernel that was generated last."""
-        if self._scheduler is not scheduler:
-            self._scheduler, self._ends = scheduler, set(_find_call_ends(scheduler, self._room))
-        return scheduler.current_node.get_name() in self._ends
-
-
-def _find_call_ends(scheduler: Any, room_bytes: int) -> Iterator[str]:
-    """The kernels with which a call ends: what the next one writes would not fit beside what the call still holds.
-
-    Counted too high where a kernel writes over what it reads, so calls may be shorter than they could.
-    """
-    size, room_bytes = _buffer_bytes(scheduler), room_bytes - _held_bytes()
-    live, dead = sum(count for name, count in size.items() if name not in scheduler.name_to_buf), 0
-    made: set[str] = set()
-    for nodes, following in itertools.pairwise((*_with_what_runs_nothing(scheduler.nodes), ())):
-        live += sum(size.get(name, 0) for name in _stored_names(nodes) - made)
-        made |= _stored_names(nodes)
-        gone = {name for node in nodes for name in node.last_usage}
-        dead += sum(size.get(name, 0) for name in gone if name in made or name not in scheduler.name_to_buf)
-        added = sum(size.get(name, 0) for name in _stored_names(following) - made)
-        is_between = following and not nodes[0].is_extern() and not following[0].is_extern()
-        if is_between and live + added <= room_bytes:
-            continue
-        live, dead = live - dead, 0
-        yield nodes[0].get_name()
-
-
-def _with_what_runs_nothing(nodes: Iterable[Any]) -> Iterator[tuple[Any, ...]]:
-    """Each node with those after it that run nothing (`NopKernelSchedulerNode`): Inductor ends no call after them."""
-    from torch._inductor.scheduler import NopKernelSchedulerNode
-
-    group: list[Any] = []
-    for node in nodes:
-        if group and not isinstance(node, NopKernelSchedulerNode):
-            yield tuple(group)
-            group = []
-        group.append(node)
-    if group:
-        yield tuple(group)
-
-
-def _stored_names(nodes: Iterable[Any]) -> set[str]:
+def stored_names(nodes: Iterable[Any]) -> set[str]:
+    """What kernels write to memory."""
     return {name for node in nodes for name in set(_written_names(node)) - made_inside(node)}
 
 
@@ -209,7 +140,7 @@ class _FusionGuard:
         needed = [self._live[i] + self._added(i, moved, inside) - self._saved(i, inside) for i in places]
         # Where both run, what takes over a place is known only of the two.
         needed[0] += self._saved(low, inside) - self._saved_by_both(node1, node2, inside)
-        scratch = max((_scratch_bytes(node) for node in ahead if not _several_of(node)), default=0)
+        scratch = max((scratch_bytes(node) for node in ahead if not _several_of(node)), default=0)
         if scratch:  # taken where the first stood, with what that reads still there
             written = self._added(low, _all_written(ahead), inside)
             needed.append(self._live[low] + written - self._saved(low, inside) + scratch)
@@ -262,8 +193,8 @@ class _FusionGuard:
         """Per place of the unfused order: nodes, live bytes, places taken over; per buffer: size, first, last place."""
         nodes = sorted((n for group in scheduler.nodes for n in group.get_nodes()), key=lambda n: n.min_order)
         count = 1 + max((n.max_order for n in nodes), default=0)
-        self._scheduler, self._first, self._last, self._size = scheduler, {}, {}, _buffer_bytes(scheduler)
-        self._beside = self._room - _held_bytes()
+        self._scheduler, self._first, self._last, self._size = scheduler, {}, {}, buffer_bytes(scheduler)
+        self._beside = self._room - held_bytes()
         self._nodes = [[] for _ in range(count)]
         for node in nodes:
             self._nodes[node.min_order].append(node)
@@ -284,7 +215,7 @@ class _FusionGuard:
         self._live = list(itertools.accumulate(new - old for new, old in zip(made, gone, strict=False)))
         for node in nodes:
             if not _several_of(node):  # results of one operator: it ran where that stands
-                self._live[node.min_order] += _scratch_bytes(node)
+                self._live[node.min_order] += scratch_bytes(node)
 
     def _find_taken(self, node: Any) -> Iterator[tuple[str, list[str]]]:
         """What `node` writes in the place of what it is the last to read, and of what (`decide_inplace_update`)."""
@@ -295,7 +226,7 @@ class _FusionGuard:
                 yield heir, found
 
 
-def _scratch_bytes(node: Any) -> int:
+def scratch_bytes(node: Any) -> int:
     """Bytes that an operator with a kernel of its own takes while it runs (`SCRATCH_BYTES`)."""
     origins = node.node.origins if node.is_extern() else ()
     return max((origin.meta.get(SCRATCH_BYTES, 0) for origin in origins), default=0)
@@ -366,7 +297,7 @@ def _held_names() -> set[str]:
     return {str(node.target) for node in given if node.meta.get(HELD)}
 
 
-def _held_bytes() -> int:
+def held_bytes() -> int:
     """What the caller holds while the half runs (`HELD_BYTES`)."""
     from torch._inductor.virtualized import V
 
@@ -374,7 +305,7 @@ def _held_bytes() -> int:
     return int(lowered.graph.output_node().meta.get(HELD_BYTES, 0))
 
 
-def _buffer_bytes(scheduler: Any) -> dict[str, int]:
+def buffer_bytes(scheduler: Any) -> dict[str, int]:
     """Bytes of every buffer and of every graph input that dies inside: neither parameters nor what the caller holds."""
     from torch._inductor.dependencies import StarDep
     from torch._inductor.memory import compute_size_for_scheduler_buffer, get_freeable_input_buf

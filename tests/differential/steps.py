@@ -246,10 +246,8 @@ def check_budgets(
     expected = run_step(make, unlimited, step)
     if eager is not None:
         assert expected.differences(run_step(make, reference, step), eager) == []
-    ample, *tighter = budgets_between(unlimited.plans, count)
-    # Op by op, plans without a limit are those of an ample budget; Inductor's fusion is left alone without one.
-    plans = list(unlimited.plans) if executor is OpByOp else []
-    for budget in tighter if executor is OpByOp else [ample, *tighter]:
+    plans = list(unlimited.plans)
+    for budget in budgets_between(unlimited.plans, count)[1:]:  # the first is that of the plans without a limit
         limited = executor(budget, **options)
         found = run_step(make, limited, step)
         assert found.differences(expected, same) == [], f"at a budget of {budget} bytes"

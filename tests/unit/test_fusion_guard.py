@@ -17,7 +17,7 @@ from torch._inductor.utils import run_and_get_code
 
 import rematpass
 from rematpass import pipeline
-from rematpass.torch_compat import SCRATCH_BYTES, compile_uncached, fusion
+from rematpass.torch_compat import SCRATCH_BYTES, calls, compile_uncached, fusion
 from rematpass.torch_compat.fusion import _FusionGuard
 from rematpass.torch_compat.places import parts_in_place
 
@@ -145,9 +145,9 @@ def allows(room: int, one: Kernel, other: Kernel, held: int = 0) -> bool:
     """The guard's answer where torch says what these kernels write and return."""
     kernels = one.scheduler.nodes
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(fusion, "_buffer_bytes", lambda _: {k.written: k.size for k in kernels})
+        patch.setattr(fusion, "buffer_bytes", lambda _: {k.written: k.size for k in kernels})
         patch.setattr(fusion, "_output_names", lambda: [k.written for k in kernels if k.users == [OUTPUT]])
-        patch.setattr(fusion, "_held_bytes", lambda: held)
+        patch.setattr(fusion, "held_bytes", lambda: held)
         return _FusionGuard(room).allows(one.scheduler, one, other)
 
 
@@ -253,7 +253,7 @@ def test_what_the_caller_holds_leaves_less_room():
 def test_inductor_is_told_what_operators_take(monkeypatch):
     """What the plan counts for convolutions and their gradients stands on Inductor's own nodes."""
     planned, told = set(), set()
-    split, scratch = pipeline.split_program, fusion._scratch_bytes
+    split, scratch = pipeline.split_program, fusion.scratch_bytes
 
     def note_planned(joint, program, *others, **kwargs):
         named = zip(joint.nodes, program.workspace_bytes, strict=True)
@@ -266,7 +266,7 @@ def test_inductor_is_told_what_operators_take(monkeypatch):
         return scratch(node)
 
     monkeypatch.setattr(pipeline, "split_program", note_planned)
-    monkeypatch.setattr(fusion, "_scratch_bytes", note_told)
+    monkeypatch.setattr(fusion, "scratch_bytes", note_told)
     layers = [(torch.nn.Conv2d(8, 8, 3), torch.nn.BatchNorm2d(8), torch.nn.Tanh()) for _ in range(3)]
     model = torch.nn.Sequential(*itertools.chain(*layers))
     images = torch.randn(2, 8, 32, 32)
@@ -282,13 +282,14 @@ def test_inductor_is_told_what_operators_take(monkeypatch):
 def test_inductor_is_told_what_the_caller_holds(monkeypatch):
     """What the forward returns, of which the backward is handed one, as it is part of what it needs."""
     told = set()
-    fusions = fusion._held_bytes
+    fusions = fusion.held_bytes
 
     def note_told():
         told.add((fusions(), len(fusion._held_names())))
         return fusions()
 
-    monkeypatch.setattr(fusion, "_held_bytes", note_told)
+    monkeypatch.setattr(fusion, "held_bytes", note_told)
+    monkeypatch.setattr(calls, "held_bytes", note_told)
     layer = torch.nn.Linear(64, 64)
 
     def step(x):
