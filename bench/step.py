@@ -53,7 +53,6 @@ from bench.step_variants import (
 from rematpass.check.measure import storage_bytes
 from rematpass.demo.train import choose_device
 from rematpass.errors import BudgetTooSmall, OptionError, RematError
-from rematpass.pipeline import room_beside_inputs
 from rematpass.plan_types import Plan
 
 RESULTS = Path(__file__).parent / "results"
@@ -137,15 +136,15 @@ class CaseRun:
     def find_groups(self) -> list[Group]:
         """Ours: the fastest plan, one for each peer's peak, the smallest; those that become one plan together."""
         fastest = self.plan("none")
-        asks = [(Ask(FASTEST, "none"), _key(fastest))]
+        asks = [(Ask(FASTEST, "none"), plan_key(fastest))]
         for runner in self.runners:
             ask = Ask(runner.variant.name, fastest.static_bytes + runner.above_bytes)
             try:
-                asks.append((ask, _key(self.plan(ask.memory_budget))))
+                asks.append((ask, plan_key(self.plan(ask.memory_budget))))
             except BudgetTooSmall as error:
                 self.skipped.append({"name": ask.label, "reason": _first_line(error)})
         smallest = Ask(SMALLEST, self.smallest_bytes())
-        return group_asks([*asks, (smallest, _key(self.plan(smallest.memory_budget)))])
+        return group_asks([*asks, (smallest, plan_key(self.plan(smallest.memory_budget)))])
 
     def plan(self, memory_budget: str | int) -> Plan:
         """Our plan at a budget; nothing is compiled."""
@@ -220,10 +219,6 @@ class CaseRun:
     def static_bytes(self) -> int:
         """Parameters, buffers and batch."""
         return storage_bytes([*self.model.parameters(), *self.model.buffers(), *self.inputs])
-
-
-def _key(plan: Plan) -> tuple[Any, ...]:
-    return plan_key(plan, room_beside_inputs(plan, is_backward=True))
 
 
 def _first_line(error: Exception) -> str:

@@ -252,9 +252,9 @@ def relative_error(found: Sequence[Tensor | None], reference: Sequence[Tensor | 
     return (difference / size) ** 0.5 if size else float("inf")
 
 
-def plan_key(plan: Plan, room_bytes: int | None) -> tuple[Any, ...]:
+def plan_key(plan: Plan) -> tuple[Any, ...]:
     """Equal for plans that become the same code; the budget itself is left out."""
-    return (plan.peak_bytes, plan.recompute_seconds, plan.timeline, plan.values, room_bytes)
+    return (plan.peak_bytes, plan.recompute_seconds, plan.timeline, plan.values)
 
 
 @dataclass(frozen=True)
