@@ -15,7 +15,7 @@ from typing import Any
 
 import sympy
 
-from .fusion import buffer_bytes, held_bytes, scratch_bytes, stored_names
+from .fusion import buffer_bytes, held_bytes, scratch_bytes, several_of, stored_names
 
 
 @contextlib.contextmanager
@@ -106,20 +106,35 @@ def _find_calls(scheduler: Any, room_bytes: int) -> Iterator[_Call]:
 
     Counted too high where a kernel writes over what it reads, so calls may be shorter than they could.
     """
-    size = buffer_bytes(scheduler)
+    size, stored = buffer_bytes(scheduler), _StoredNames(scheduler)
     live, dead, count = sum(bytes_ for name, bytes_ in size.items() if name not in scheduler.name_to_buf), 0, 0
     made: set[str] = set()
     for nodes, following in itertools.pairwise((*_with_what_runs_nothing(scheduler.nodes), ())):
-        live += sum(size.get(name, 0) for name in stored_names(nodes) - made)
-        made |= stored_names(nodes)
+        live += sum(size.get(name, 0) for name in stored.by(nodes) - made)
+        made |= stored.by(nodes)
         gone = {name for node in nodes for name in node.last_usage}
         dead += sum(size.get(name, 0) for name in gone if name in made or name not in scheduler.name_to_buf)
-        added = sum(size.get(name, 0) for name in stored_names(following) - made)
+        added = sum(size.get(name, 0) for name in stored.by(following) - made)
         count += len(nodes)
         if following and _may_share_call(nodes[0], following[0]) and live + added <= room_bytes:
             continue
         yield _Call(nodes[0].get_name(), count, live + scratch_bytes(nodes[0]))
         live, dead, count = live - dead, 0, 0
+
+
+class _StoredNames:
+    """What kernels write to memory: an operator all of its results, which other nodes hand out one by one."""
+
+    def __init__(self, scheduler: Any) -> None:
+        self._results: dict[str, set[str]] = {}
+        for node in (part for group in scheduler.nodes for part in group.get_nodes()):
+            if several_of(node):
+                self._results.setdefault(several_of(node), set()).update(stored_names([node]))
+
+    def by(self, nodes: Iterable[Any]) -> set[str]:
+        """What `nodes` write."""
+        own = stored_names(nodes)
+        return own.union(*(self._results.get(name, ()) for name in own))
 
 
 def _may_share_call(node: Any, following: Any) -> bool:

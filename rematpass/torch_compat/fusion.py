@@ -140,7 +140,7 @@ class _FusionGuard:
         needed = [self._live[i] + self._added(i, moved, inside) - self._saved(i, inside) for i in places]
         # Where both run, what takes over a place is known only of the two.
         needed[0] += self._saved(low, inside) - self._saved_by_both(node1, node2, inside)
-        scratch = max((scratch_bytes(node) for node in ahead if not _several_of(node)), default=0)
+        scratch = max((scratch_bytes(node) for node in ahead if not several_of(node)), default=0)
         if scratch:  # taken where the first stood, with what that reads still there
             written = self._added(low, _all_written(ahead), inside)
             needed.append(self._live[low] + written - self._saved(low, inside) + scratch)
@@ -198,7 +198,7 @@ class _FusionGuard:
         self._nodes = [[] for _ in range(count)]
         for node in nodes:
             self._nodes[node.min_order].append(node)
-            first = self._first.get(_several_of(node), node.min_order)
+            first = self._first.get(several_of(node), node.min_order)
             for name in _written_names(node):
                 self._first.setdefault(name, first)
                 self._last.setdefault(name, node.min_order)
@@ -214,7 +214,7 @@ class _FusionGuard:
             gone[last + 1] += self._size.get(name, 0)
         self._live = list(itertools.accumulate(new - old for new, old in zip(made, gone, strict=False)))
         for node in nodes:
-            if not _several_of(node):  # results of one operator: it ran where that stands
+            if not several_of(node):  # results of one operator: it ran where that stands
                 self._live[node.min_order] += scratch_bytes(node)
 
     def _find_taken(self, node: Any) -> Iterator[tuple[str, list[str]]]:
@@ -232,7 +232,7 @@ def scratch_bytes(node: Any) -> int:
     return max((origin.meta.get(SCRATCH_BYTES, 0) for origin in origins), default=0)
 
 
-def _several_of(node: Any) -> str:
+def several_of(node: Any) -> str:
     """The buffer that stands for all results of an operator, of which the node hands out one: all are made there."""
     from torch._inductor.ir import MultiOutput
 
