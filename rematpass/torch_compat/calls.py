@@ -13,8 +13,6 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from typing import Any
 
-import sympy
-
 from .fusion import buffer_bytes, held_bytes, scratch_bytes, several_of, stored_names
 
 
@@ -43,20 +41,11 @@ def calls_within(room_bytes: int) -> Iterator[None]:
 
 
 def _lowered_to(calls: _Calls, estimate: Any) -> Any:
-    """Inductor's estimate with our count of live bytes, and the plan's peak in place of its own.
-
-    Graphs inside the half are not in our count, and where sizes are open it is of those at hand, not of the largest:
-    there a buffer is used again right after it is freed, or not at all.
-    """
+    """Inductor's estimate with our count of live bytes, and the plan's peak in place of its own."""
     from torch._inductor.codegen.segmented_tree import SegmentedTree
-    from torch._inductor.graph import SubgraphLowering
     from torch._inductor.virtualized import V
 
     found = estimate()
-    is_open = any(isinstance(value, sympy.Symbol) for value in V.graph.graph_inputs.values())
-    if is_open or isinstance(V.graph, SubgraphLowering):
-        found.overall_peak_memory = 0
-        return found
     found.overall_peak_memory = calls.room_bytes(V.graph.scheduler)
     found.segmented_tree = SegmentedTree([*calls.live_bytes(V.graph.scheduler), 0], operator.add, max, 0)
     return found

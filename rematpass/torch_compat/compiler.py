@@ -70,7 +70,7 @@ def inner_compiler(
     from torch._inductor.virtualized import V
 
     # The order is the plan's: Inductor's own orders look better only to an estimate that knows no reuse in place.
-    held = {key: False for key in ("reorder_for_peak_memory",) if key not in patches}
+    held = {"reorder_for_peak_memory": False}
     is_relaid = False
 
     @functools.wraps(compile_fx_inner)
@@ -92,12 +92,24 @@ def inner_compiler(
                 stack.enter_context(images_as_read())
             if room is not None:
                 stack.enter_context(V.set_choices_handler(guarded_choices(room)))
-                stack.enter_context(config.patch(held))
+                given = held if _is_counted(args[0]) else {**held, "allow_buffer_reuse": False}
+                stack.enter_context(config.patch({key: is_on for key, is_on in given.items() if key not in patches}))
                 stack.enter_context(calls_within(room))
                 stack.enter_context(parts_in_place())
             return compile_fx_inner(*args, **kwargs)
 
     return inner
+
+
+def _is_counted(half: fx.GraphModule) -> bool:
+    """Whether `calls_within` knows what is live: sizes stand still, and there are no graphs inside.
+
+    Inductor plans the buffers of these with those around them, by numbers of kernels in lists of their own (2.11-2.14).
+    """
+    inner = (getattr(half, str(node.target), None) for node in half.graph.find_nodes(op="get_attr"))
+    given = (node.meta.get("val") for node in half.graph.find_nodes(op="placeholder"))
+    has_inner = any(isinstance(one, fx.GraphModule) for one in inner)
+    return not has_inner and not any(isinstance(value, torch.SymInt) for value in given)
 
 
 @contextlib.contextmanager

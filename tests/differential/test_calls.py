@@ -6,9 +6,50 @@ from torch import nn
 from torch._inductor.utils import run_and_get_code
 
 import rematpass
+from rematpass.check.measure import storage_bytes
 from rematpass.torch_compat import compile_uncached
 from tests.differential import kept_models
-from tests.differential.compiled import compiled_step
+from tests.differential.compiled import SCALAR, clear, compiled_step, train_step
+
+
+class Regions(nn.Module):
+    """Each layer a region that is compiled once: a graph inside the graph."""
+
+    def __init__(self):
+        super().__init__()
+        self.layers = nn.ModuleList(
+            nn.Sequential(nn.LayerNorm(32), nn.Linear(32, 128), nn.GELU(), nn.Linear(128, 32)) for _ in range(4)
+        )
+
+    def forward(self, x):
+        for layer in self.layers:
+            x = x + region(layer, x)
+        return x.square().mean()
+
+
+@torch.compiler.nested_compile_region
+def region(layer, x):
+    return layer(x)
+
+
+@pytest.mark.usefixtures("zeros_are_computed")
+def test_what_graphs_inside_take_is_not_added_by_reuse():
+    torch.manual_seed(0)
+    model, x = Regions(), torch.randn(128, 32)
+
+    def peaks(budget):
+        """Of the outer graph, the last to be planned: planned, measured."""
+        torch._dynamo.reset()
+        compiled = torch.compile(model, backend="rematpass", options={"memory_budget": budget, **SCALAR})
+        train_step(compiled, x)
+        clear(model)
+        above = rematpass.measure_peak(lambda: train_step(compiled, x), device="cpu")
+        clear(model)
+        return rematpass.plans(compiled)[-1], above + storage_bytes([x, *model.parameters()])
+
+    plan, _ = peaks("none")
+    smallest, measured = peaks(plan.smallest_peak_bytes)
+    assert measured <= smallest.peak_bytes * 1.005
 
 
 class Chain(nn.Module):
