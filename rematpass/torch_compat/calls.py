@@ -46,7 +46,7 @@ def _lowered_to(calls: _Calls, estimate: Any) -> Any:
     from torch._inductor.virtualized import V
 
     found = estimate()
-    found.overall_peak_memory = calls.room_bytes(V.graph.scheduler)
+    found.overall_peak_memory = calls.room_bytes()
     found.segmented_tree = SegmentedTree([*calls.live_bytes(V.graph.scheduler), 0], operator.add, max, 0)
     return found
 
@@ -79,14 +79,13 @@ class _Calls:
         self._measure(scheduler)
         return [call.live_bytes for call in self._calls for _ in range(call.nodes)]
 
-    def room_bytes(self, scheduler: Any) -> int:
-        """The bytes that these may be."""
-        self._measure(scheduler)
+    def room_bytes(self) -> int:
+        """The bytes that may be live in the half that is lowered."""
         return self._room - held_bytes()
 
     def _measure(self, scheduler: Any) -> None:
         if self._scheduler is not scheduler:
-            self._scheduler, self._calls = scheduler, list(_find_calls(scheduler, self._room - held_bytes()))
+            self._scheduler, self._calls = scheduler, list(_find_calls(scheduler, self.room_bytes()))
             self._ends = {call.last for call in self._calls}
 
 
@@ -128,7 +127,7 @@ class _StoredNames:
 
 def _may_share_call(node: Any, following: Any) -> bool:
     """Whether both are C++ that Inductor generates."""
-    return not any(n.is_extern() or n.get_device().type != "cpu" for n in (node, following))
+    return all(one.is_cpu() and not one.is_extern() for one in (node, following))
 
 
 def _with_what_runs_nothing(nodes: Iterable[Any]) -> Iterator[tuple[Any, ...]]:
