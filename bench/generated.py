@@ -172,7 +172,7 @@ def run_wrapper(code: str, inputs: Sequence[object], memory: Memory) -> Sequence
     text = re.sub(r"^.*get_raw_stream.*$", "", text, flags=re.MULTILINE)
     text = re.sub(r"^.*(torch\.cuda\.set_device\(.*|del async_compile)$", "", text, flags=re.MULTILINE)
     text = re.sub(r"with torch\.cuda\._DeviceGuard\(0\):", "if True:", text)
-    text = text.replace("stream=raw_stream0", "").replace("extern_kernels.", "_kernels.")
+    text = re.sub(r"stream=(raw_)?stream0", "", text).replace("extern_kernels.", "_kernels.")
     text = text.replace("torch.ops.", "_operators.")
 
     def allocate(*layout: Any) -> Tensor:
@@ -293,7 +293,8 @@ def main(argv: Sequence[str] | None = None) -> int:
             rows.append(row)
             print(format_row(row), flush=True)
         found += rows
-        cases = merge_cases(cases, make_case(f"{name} {counted.dtype}", rows, DEVICE, chosen.size))
+        settings = {"size": chosen.size, "device": DEVICE, "budgets": len(rows)}
+        cases = merge_cases(cases, make_case(f"{name} {counted.dtype}", rows, settings))
         if chosen.json:
             write_cases(chosen.json, cases, SCHEMA, summarise(rows_of(cases)))
     summary = summarise(rows_of(cases))

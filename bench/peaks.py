@@ -1,8 +1,10 @@
 """Is the predicted peak the measured one? Real steps under Inductor, architecture by architecture.
 
-In: small models that run on any CPU. Out: a table, and a result as JSON. Never measures time.
+In: small models that run on any CPU, or those of `bench/step_cases.py`. Out: a table, and a result as JSON. Never
+measures time.
 
     python -m bench.peaks [--cases llama_plain unet] [--budgets 5] [--device cpu] [--autocast] [--json [FILE]]
+    python -m bench.peaks --size large --device cuda [--cases llama_fused] [--json [FILE]]
 
 Per model, budgets are spread from the fastest plan's peak to the smallest possible. A file keeps the models that are
 not measured now. The exit code is 1 when a measured peak is more than 1 % above its budget.
@@ -25,10 +27,11 @@ import rematpass
 from bench.case_file import Case, merge_cases, read_cases, write_cases
 from bench.conditions import describe_machine
 from bench.runnable import CASES, build
+from bench.step_cases import SIZES
+from bench.step_cases import build as build_for_steps
 from rematpass.check.measure import storage_bytes
 
-RESULT = Path(__file__).parent / "results" / "peaks_cpu.json"
-AUTOCAST_RESULT = RESULT.with_name("peaks_cpu_autocast.json")
+RESULTS = Path(__file__).parent / "results"
 SCHEMA = 2
 MIB = 2**20
 OVER = 1.01
@@ -70,10 +73,38 @@ class Autocast(torch.nn.Module):
         return loss
 
 
-def measure_case(name: str, count: int, device: str, *, is_autocast: bool = False) -> list[Row]:
-    """Rows at `count` budgets from the fastest plan to the smallest."""
-    model, inputs = build(name, device)
-    model = Autocast(model, device) if is_autocast else model
+@dataclass(frozen=True)
+class Settings:
+    """Which models, "small" or "large", where, how many budgets for each, and whether in mixed precision."""
+
+    size: str
+    device: str
+    budgets: int
+    is_autocast: bool = False
+
+    def describe(self) -> dict[str, Any]:
+        """Ready for JSON."""
+        described = {"size": self.size, "device": self.device, "budgets": self.budgets}
+        return described | ({"autocast": "bf16"} if self.is_autocast else {})
+
+    def result_file(self) -> Path:
+        """Where these results go unless told."""
+        marks = ("peaks", self.device, *(["large"] if self.size == "large" else ()))
+        return RESULTS / f"{'_'.join((*marks, *(['autocast'] if self.is_autocast else ())))}.json"
+
+    def build(self, name: str) -> tuple[torch.nn.Module, tuple[torch.Tensor, ...]]:
+        """A model and its inputs."""
+        if self.size == "large":
+            model, inputs = build_for_steps(SIZES["large"][name], torch.device(self.device), 0)
+        else:
+            model, inputs = build(name, self.device)
+        return (Autocast(model, self.device) if self.is_autocast else model), inputs
+
+
+def measure_case(name: str, settings: Settings) -> list[Row]:
+    """Rows at budgets from the fastest plan to the smallest."""
+    model, inputs = settings.build(name)
+    count, device = settings.budgets, settings.device
     static = storage_bytes([*model.parameters(), *model.buffers(), *inputs])
     largest = rematpass.plan(model, args=inputs, memory_budget="none").peak_bytes
     smallest = find_smallest(model, inputs)
@@ -130,10 +161,9 @@ def summarise(rows: Sequence[Row]) -> dict[str, float]:
     }
 
 
-def make_case(name: str, rows: Sequence[Row], device: str, size: str = "small", *, is_autocast: bool = False) -> Case:
-    """A model's rows with the conditions they were measured under."""
-    settings = {"size": size, "device": device, "budgets": len(rows)} | ({"autocast": "bf16"} if is_autocast else {})
-    return {"name": name, **describe_machine(), "settings": settings, "rows": [asdict(row) for row in rows]}
+def make_case(name: str, rows: Sequence[Row], settings: dict[str, Any], device: torch.device | None = None) -> Case:
+    """A model's rows with the conditions they were found under; `device` where steps really ran."""
+    return {"name": name, **describe_machine(device), "settings": settings, "rows": [asdict(row) for row in rows]}
 
 
 def rows_of(cases: Sequence[Case]) -> list[Row]:
@@ -141,26 +171,38 @@ def rows_of(cases: Sequence[Case]) -> list[Row]:
     return [Row(**row) for case in cases for row in case["rows"]]
 
 
-def main(argv: Sequence[str] | None = None) -> int:
-    """Measure, print, write."""
+def parse_arguments(argv: Sequence[str] | None) -> argparse.Namespace:
+    """The command line, checked before anything runs."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--cases", nargs="+", choices=list(CASES), default=list(CASES), metavar="CASE")
+    parser.add_argument("--cases", nargs="+", metavar="CASE", help="default: all of the size")
+    parser.add_argument("--size", choices=["small", "large"], default="small", help="large: of bench.step, for GPUs")
     parser.add_argument("--budgets", type=int, default=5)
     parser.add_argument("--device", default="cpu")
     parser.add_argument("--autocast", action="store_true", help="in mixed precision, with bfloat16")
-    parser.add_argument("--json", nargs="?", type=Path, const=RESULT, metavar="FILE")
+    parser.add_argument("--json", nargs="?", type=Path, const=Path(), metavar="FILE")
     chosen = parser.parse_args(argv)
-    if chosen.autocast and chosen.json == RESULT:
-        chosen.json = AUTOCAST_RESULT
-    cases = read_cases(chosen.json, SCHEMA)
+    known = CASES if chosen.size == "small" else SIZES["large"]
+    unknown = sorted({*(chosen.cases or ())} - set(known))
+    if unknown:
+        parser.error(f"no case {unknown[0]!r} in size {chosen.size!r}; known: {', '.join(known)}")
+    chosen.cases = chosen.cases or list(known)
+    return chosen
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Measure, print, write."""
+    chosen = parse_arguments(argv)
+    settings = Settings(chosen.size, chosen.device, chosen.budgets, chosen.autocast)
+    file = settings.result_file() if chosen.json == Path() else chosen.json
+    cases = read_cases(file, SCHEMA)
     print(f"{'case':18s} {'static':>9s} {'budget':>9s} {'predicted':>9s} {'measured':>9s}  {'error':>7s}   (MiB)")
     measured: list[Row] = []
     for name in chosen.cases:
-        rows = measure_case(name, chosen.budgets, chosen.device, is_autocast=chosen.autocast)
+        rows = measure_case(name, settings)
         measured += rows
-        cases = merge_cases(cases, make_case(name, rows, chosen.device, is_autocast=chosen.autocast))
-        if chosen.json:  # a run that is cut off leaves the cases it has done
-            write_cases(chosen.json, cases, SCHEMA, summarise(rows_of(cases)))
+        cases = merge_cases(cases, make_case(name, rows, settings.describe(), torch.device(chosen.device)))
+        if file:  # a run that is cut off leaves the cases it has done
+            write_cases(file, cases, SCHEMA, summarise(rows_of(cases)))
     summary = summarise(rows_of(cases))
     print(
         f"{summary['architectures']} architectures, {summary['steps']} steps: median error "

@@ -4,10 +4,12 @@ In: the cases of `bench/step_cases.py`, a device. Out: a table per case, the pro
 Never compares figures of two runs.
 
     python -m bench.step [--cases llama_plain gpt2] [--size large] [--device cuda] [--json [FILE]] [--plot FOLDER]
+                         [--peers eager torch.compile]
 
-Every peer is compiled, warmed up and its peak measured; ours is then asked for the fastest plan, for one at each of
-those peaks and for the smallest plan there is. Then all take turns, one step a round. The result file is written after
-every case and keeps the cases of earlier runs; `--report FILE` prints one again.
+Every peer is compiled, warmed up and its peak measured; ours is then asked for the fastest plan, for half of what that
+takes above parameters and batch, for one at each of those peaks and for the smallest plan there is. Then all take
+turns, one step a round. The result file is written after every case and keeps the cases of earlier runs;
+`--report FILE` prints one again.
 """
 
 from __future__ import annotations
@@ -36,6 +38,7 @@ from bench.step_ratios import format_case, format_summary, summarise
 from bench.step_variants import (
     COMPILE,
     FASTEST,
+    HALF,
     OURS,
     PEERS,
     SMALLEST,
@@ -68,6 +71,7 @@ class Settings:
     device: torch.device
     rounds: int
     compiles: int
+    peers: tuple[str, ...] = tuple(peer.name for peer in PEERS)
     cost_model: str = "roofline"
     seed: int = 0
 
@@ -79,8 +83,9 @@ class Settings:
 class CaseRun:
     """One case on its way: the model, what runs, what could not."""
 
-    def __init__(self, case: Case, settings: Settings, variants: Sequence[Variant] = PEERS) -> None:
-        self.case, self.settings, self.variants = case, settings, variants
+    def __init__(self, case: Case, settings: Settings) -> None:
+        self.case, self.settings = case, settings
+        self.variants = [peer for peer in PEERS if peer.name in settings.peers]
         self.model, self.inputs = build(case, settings.device, settings.seed)
         self.reference: list[Tensor | None] | None = None
         self.runners: list[Runner] = []
@@ -134,16 +139,18 @@ class CaseRun:
         return runner
 
     def find_groups(self) -> list[Group]:
-        """Ours: the fastest plan, one for each peer's peak, the smallest; those that become one plan together."""
+        """Ours: the fastest plan, at half its memory, at each peer's peak, the smallest; equal plans together."""
         fastest = self.plan("none")
         asks = [(Ask(FASTEST, "none"), plan_key(fastest))]
+        smallest = Ask(SMALLEST, self.smallest_bytes())
+        half = Ask(HALF, max(smallest.memory_budget, (fastest.static_bytes + fastest.peak_bytes) // 2))
+        asks.append((half, plan_key(self.plan(half.memory_budget))))
         for runner in self.runners:
             ask = Ask(runner.variant.name, fastest.static_bytes + runner.above_bytes)
             try:
                 asks.append((ask, plan_key(self.plan(ask.memory_budget))))
             except BudgetTooSmall as error:
                 self.skipped.append({"name": ask.label, "reason": _first_line(error)})
-        smallest = Ask(SMALLEST, self.smallest_bytes())
         return group_asks([*asks, (smallest, plan_key(self.plan(smallest.memory_budget)))])
 
     def plan(self, memory_budget: str | int) -> Plan:
@@ -267,6 +274,9 @@ def parse_arguments(argv: Sequence[str] | None) -> argparse.Namespace:
     parser.add_argument("--cases", nargs="+", metavar="CASE", help=f"of {', '.join(SIZES['small'])}; default: all")
     parser.add_argument("--size", choices=SIZES, default="small", help="default: %(default)s; large is for GPUs")
     parser.add_argument("--device", default="auto", help="cpu, cuda or auto (default)")
+    parser.add_argument(
+        "--peers", nargs="+", choices=[peer.name for peer in PEERS], help="default: all", metavar="PEER"
+    )
     parser.add_argument("--rounds", type=int, default=15, help="timed steps of each variant (default: %(default)s)")
     parser.add_argument("--compiles", type=int, default=2, help="compilations compared (default: %(default)s)")
     parser.add_argument("--cost-model", default="roofline", help="of our plans: roofline (default), measured or a file")
@@ -276,6 +286,7 @@ def parse_arguments(argv: Sequence[str] | None) -> argparse.Namespace:
     arguments = parser.parse_args(argv)
     known = SIZES[arguments.size]
     arguments.cases = arguments.cases or list(known)
+    arguments.peers = tuple(arguments.peers or (peer.name for peer in PEERS))
     unknown = [name for name in arguments.cases if name not in known]
     if unknown:
         parser.error(f"no case {unknown[0]!r} in size {arguments.size!r}; known: {', '.join(known)}")
@@ -305,7 +316,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     if arguments.report is not None:
         report(read_cases(arguments.report, SCHEMA), arguments.plot)
         return 0
-    settings = Settings(arguments.size, arguments.device, arguments.rounds, arguments.compiles, arguments.cost_model)
+    chosen = (arguments.rounds, arguments.compiles, arguments.peers, arguments.cost_model)
+    settings = Settings(arguments.size, arguments.device, *chosen)
     kept, made = read_cases(arguments.json, SCHEMA), []
     warm_compilers(settings)
     for name in arguments.cases:

@@ -11,7 +11,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from bench.step_variants import CHECKPOINT, COMPILE, FASTEST, SMALLEST
+from bench.step_variants import CHECKPOINT, COMPILE, FASTEST, HALF, SMALLEST
 from rematpass.report.table import align_columns
 
 MIB = 2**20
@@ -40,6 +40,7 @@ PROMISES = (
     Promise("at_compiled_peaks", "the same, compiled peers only", 1.0, 1.05),
     Promise("smallest", "smallest peak above parameters / best peer's", 0.65, 0.9),
     Promise("checkpoint", "at the peak of eager + checkpoint per block, time / its", 0.85),
+    Promise("half", "half the fastest plan's memory above parameters / that plan, time", 1 / 0.97),
     Promise("compile", "time to compile / torch.compile's", 1.10),
 )
 
@@ -95,6 +96,9 @@ def case_ratios(case: Case) -> Ratios:
         found["fastest_peak"][name] = fastest["peak_bytes"] / compiled["peak_bytes"]
         found["fastest_above"][name] = fastest["above_bytes"] / compiled["above_bytes"]
         found["compile"][name] = compile_seconds(fastest) / compile_seconds(compiled)
+    half = row_serving(case, HALF)
+    if half is not None and fastest is not None and case["hardware"]["device"] != "cpu":  # promised for GPUs
+        found["half"][name] = paired_ratio(half["times_ms"], fastest["times_ms"])
     if smallest is not None and peers(case):
         found["smallest"][name] = smallest["above_bytes"] / min(row["above_bytes"] for row in peers(case))
     for row in peers(case):

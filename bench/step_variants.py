@@ -32,7 +32,7 @@ from rematpass.torch_compat.flaws import flaws_mended
 
 RATIOS = (0.8, 0.5, 0.3, 0.2, 0.1, 0.05)
 EAGER, COMPILE, CHECKPOINT = "eager", "torch.compile", "eager, checkpoint per block"
-FASTEST, SMALLEST = "fastest", "smallest"
+FASTEST, HALF, SMALLEST = "fastest", "half", "smallest"
 OURS = "rematpass"
 
 # What a selective policy saves: products, convolutions, attention; the rest is cheap to compute again.
@@ -259,7 +259,7 @@ def plan_key(plan: Plan) -> tuple[Any, ...]:
 
 @dataclass(frozen=True)
 class Ask:
-    """A budget of ours and for whom: `FASTEST`, `SMALLEST` or the peer whose measured peak it is."""
+    """A budget of ours and for whom: `FASTEST`, `HALF`, `SMALLEST` or the peer whose measured peak it is."""
 
     label: str
     memory_budget: str | int
@@ -284,6 +284,6 @@ def group_asks(asks: Sequence[tuple[Ask, Any]]) -> list[Group]:
 def _merge(members: Sequence[Ask]) -> Group:
     sizes = [ask.memory_budget for ask in members if isinstance(ask.memory_budget, int)]
     first = members[0]
-    label = first.label if first.label in (FASTEST, SMALLEST) else f"at {first.label}"
+    label = first.label if first.label in (FASTEST, HALF, SMALLEST) else f"at {first.label}"
     budget = first.memory_budget if first.label == FASTEST or not sizes else min(sizes)
     return Group(our_variant(label, budget), tuple(ask.label for ask in members))

@@ -25,6 +25,7 @@ from bench.step_variants import (
     COMPILE,
     EAGER,
     FASTEST,
+    HALF,
     PEERS,
     SMALLEST,
     Ask,
@@ -80,6 +81,7 @@ def toy():
         row(COMPILE, 160, [10.0, 20.0, 10.0], seconds=5.01),
         row("rematpass, fastest", 120, [10.0, 30.0, 9.0], (FASTEST, EAGER, COMPILE), seconds=5.51, budget_mib=None),
         row(f"rematpass, at {CHECKPOINT}", 78, [15.0, 15.0, 24.0], (CHECKPOINT,), budget_mib=180),
+        row("rematpass, half", 60, [12.0, 33.0, 11.0], (HALF,), budget_mib=160),
         row("rematpass, smallest", 40, [20.0, 20.0, 20.0], (SMALLEST,), budget_mib=139),
     )
 
@@ -94,6 +96,9 @@ def test_every_promise_has_its_ratio(toy):
     assert found["smallest"] == {"toy": 0.5}
     assert found["checkpoint"] == {"toy": 0.5}
     assert found["compile"]["toy"] == pytest.approx(1.1)
+    assert "half" not in found, "promised for GPUs"
+    toy["hardware"]["device"] = "NVIDIA H100"
+    assert case_ratios(toy)["half"] == {"toy": pytest.approx(1.2)}
 
 
 def test_a_failed_peer_leaves_its_ratios_out_and_the_best_peer_is_the_smallest_of_all(toy):
@@ -223,7 +228,7 @@ def test_a_wrong_command_is_refused_before_anything_runs(line, capsys):
 
 def test_a_variant_that_fails_is_noted_and_the_others_go_on(capsys):
     case = SIZES["tiny"]["deepnet"]
-    run = step.CaseRun(case, step.Settings("tiny", torch.device("cpu"), 1, 1), ())
+    run = step.CaseRun(case, step.Settings("tiny", torch.device("cpu"), 1, 1))
     run.case = SimpleNamespace(name="toy", blocks=("nothing",))
     run.prepare(PEERS[1])
     run.prepare(PEERS[0])
@@ -234,8 +239,8 @@ def test_a_variant_that_fails_is_noted_and_the_others_go_on(capsys):
 def test_the_smallest_case_runs_from_end_to_end(tmp_path, capsys, monkeypatch):
     case, find_all = SIZES["tiny"]["deepnet"], step.CaseRun.find_groups
     monkeypatch.setattr(step.CaseRun, "find_groups", lambda run: find_all(run)[:1])  # one compilation is enough
-    settings = step.Settings("tiny", torch.device("cpu"), rounds=2, compiles=1)
-    record = step.CaseRun(case, settings, PEERS[:1]).run()
+    settings = step.Settings("tiny", torch.device("cpu"), rounds=2, compiles=1, peers=(EAGER,))
+    record = step.CaseRun(case, settings).run()
     record |= step.describe_conditions(settings)
     assert record["failures"] == []
     ours = [r for r in record["rows"] if r["is_ours"]]
