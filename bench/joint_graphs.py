@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import operator
 from collections.abc import Callable, Sequence
+from contextlib import nullcontext
 from dataclasses import dataclass
 from typing import Any
 
@@ -73,9 +74,8 @@ def capture(
     capturer = _Capturer(make_settings(device, device_type))
 
     def stop_at_the_joint_graph(gm: fx.GraphModule, inputs: Sequence[Any]) -> Callable[..., Any]:
-        if device_type == "cuda":
-            torch_compat.use_gpu_attention(gm)
-        return torch_compat.compile_fx(gm, inputs, {"custom_partitioner_fn": capturer})
+        with torch_compat.as_on_gpu(gm) if device_type == "cuda" else nullcontext():
+            return torch_compat.compile_fx(gm, inputs, {"custom_partitioner_fn": capturer})
 
     torch._dynamo.reset()
     try:

@@ -104,9 +104,9 @@ def _trace(
             settings = make_settings(options, device_type(inputs), topic, device=target, inputs=inputs)
         if target is not None:
             torch_compat.use_modes_of(inputs)
-        if settings.device_type not in (None, "cpu"):
-            torch_compat.use_gpu_attention(gm)
-        torch_compat.compile_fx(gm, inputs, compile_patches(options, Look(Partitioner(settings), use, made)))
+        is_here = settings.device_type in (None, "cpu")
+        with nullcontext() if is_here else torch_compat.as_on_gpu(gm):
+            torch_compat.compile_fx(gm, inputs, compile_patches(options, Look(Partitioner(settings), use, made)))
         raise torch_compat.as_compile_error(
             RematError("nothing to plan: no output of the model needs a gradient. Try: model.train(), requires_grad")
         )

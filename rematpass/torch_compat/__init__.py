@@ -33,6 +33,7 @@ from .compiler import (
     tracing_state,
     uses_cuda_graphs,
 )
+from .elsewhere import as_on_gpu
 from .fakes import (
     StandIns,
     TorchDynamoException,
@@ -40,7 +41,6 @@ from .fakes import (
     is_wrapper,
     map_leaves,
     tensor_places,
-    use_gpu_attention,
     use_modes_of,
 )
 from .fusion import HELD, HELD_BYTES, SCRATCH_BYTES, STORE_HERE
@@ -97,6 +97,7 @@ __all__ = [
     "abandon_profile",
     "adds_half_bias_in_matmul",
     "as_compile_error",
+    "as_on_gpu",
     "checkpoint_region",
     "compile_fx",
     "compile_uncached",
@@ -159,7 +160,6 @@ __all__ = [
     "triton_kernel_name",
     "unrolled_below",
     "upper_bounds",
-    "use_gpu_attention",
     "use_modes_of",
     "user_label",
     "user_policy",
