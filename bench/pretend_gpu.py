@@ -2,8 +2,8 @@
 
 In: nothing. Out: a process whose fake tensors may be CUDA tensors. Never undone, never for a process that measures.
 
-torch's CPU build has no guard for CUDA devices; one that does nothing is compiled. Triton is needed to generate code
-(`pip install triton`), not to compile it.
+torch's CPU build has no guard for CUDA devices, and one built for CUDA asks the driver; one that does nothing is
+compiled. Triton is needed to generate code (`pip install triton`), not to compile it.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ import torch
 
 from rematpass import torch_compat
 
-_GUARD = """
+GUARD = """
 #include <c10/core/impl/DeviceGuardImplInterface.h>
 using c10::Device, c10::DeviceType, c10::Stream;
 struct Guard final : c10::impl::DeviceGuardImplInterface {
@@ -41,6 +41,30 @@ struct Guard final : c10::impl::DeviceGuardImplInterface {
 };
 C10_REGISTER_GUARD_IMPL(CUDA, Guard);
 """
+HOOKS = """
+#include <ATen/detail/CUDAHooksInterface.h>
+namespace at {
+struct CUDAHooks final : CUDAHooksInterface {
+  CUDAHooks(CUDAHooksArgs) {}
+  void init() const override {}
+  bool hasCUDA() const override { return true; }
+  bool isBuilt() const override { return true; }
+  bool isAvailable() const override { return true; }
+  bool hasPrimaryContext(c10::DeviceIndex) const override { return true; }
+  bool compiledWithCuDNN() const override { return true; }
+  bool hasCuDNN() const override { return true; }
+  double batchnormMinEpsilonCuDNN() const override { return 1e-5; }
+  long versionCuDNN() const override { return 91500; }
+  long versionRuntimeCuDNN() const override { return 91500; }
+  c10::DeviceIndex current_device() const override { return 0; }
+  c10::DeviceIndex getCurrentDevice() const override { return 0; }
+  c10::DeviceIndex deviceCount() const override { return 1; }
+  int getNumGPUs() const override { return 1; }
+};
+C10_REGISTER_CLASS_WITH_PRIORITY(CUDAHooksRegistry, CUDAHooks, c10::REGISTRY_PREFERRED, CUDAHooks)
+}
+"""
+"""What autograd asks before it differentiates on CUDA tensors. Must be loaded before torch is (`LD_PRELOAD`)."""
 # What Inductor asks of the device: NVIDIA's H100 SXM (CUDA's own figures for it).
 _CAPABILITY = (9, 0)
 _H100 = SimpleNamespace(
@@ -137,13 +161,22 @@ def _always(value: object) -> Any:
 
 
 def _load_guard() -> None:
+    with tempfile.TemporaryDirectory() as folder:
+        ctypes.CDLL(str(build_library(GUARD, Path(folder))))
+
+
+def build_library(source: str, folder: Path) -> Path:
+    """A shared library made of C++ against torch's headers, in a folder.
+
+    Raises:
+        RuntimeError: no C++ compiler.
+    """
     compiler = shutil.which("c++")
     if compiler is None:
-        raise RuntimeError("a stand-in for CUDA's device guard is compiled, and there is no c++. Try: apt install g++")
+        raise RuntimeError("a stand-in for parts of CUDA is compiled, and there is no c++. Try: apt install g++")
     root = Path(torch.__file__).parent
-    with tempfile.TemporaryDirectory() as folder:
-        source, library = Path(folder) / "guard.cpp", Path(folder) / "guard.so"
-        source.write_text(_GUARD)
-        flags = ["-shared", "-fPIC", "-std=c++20", f"-I{root / 'include'}", f"-L{root / 'lib'}", "-lc10"]
-        subprocess.run([compiler, str(source), "-o", str(library), *flags], check=True)
-        ctypes.CDLL(str(library))
+    text, library = folder / "part.cpp", folder / "part.so"
+    text.write_text(source)
+    flags = ["-shared", "-fPIC", "-std=c++20", f"-I{root / 'include'}", f"-L{root / 'lib'}", "-lc10", "-ltorch_cpu"]
+    subprocess.run([compiler, str(text), "-o", str(library), *flags, f"-Wl,-rpath,{root / 'lib'}"], check=True)
+    return library

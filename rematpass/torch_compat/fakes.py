@@ -50,15 +50,17 @@ def tensor_places(module: torch.nn.Module) -> tuple[dict[str, Any], ...]:
 
 
 class StandIns:
-    """Tensors on the CPU that take no memory, one for each tensor they stand for.
+    """Tensors that take no memory, one for each tensor they stand for.
 
     Args:
         dtype: of all floating-point ones; None leaves each its own.
+        device: of all; without CUDA's libraries torch differentiates on the CPU only.
     """
 
-    def __init__(self, dtype: torch.dtype | None = None) -> None:
+    def __init__(self, dtype: torch.dtype | None = None, *, device: str = "cpu") -> None:
         self._mode = FakeTensorMode()
         self._dtype = dtype
+        self._device = device
         self._made: dict[int, tuple[torch.Tensor, torch.Tensor]] = {}
 
     def of(self, tensor: torch.Tensor) -> torch.Tensor:
@@ -73,7 +75,7 @@ class StandIns:
         dtype = self._dtype if is_cast else tensor.dtype
         sizes, strides = tuple(map(int, tensor.shape)), tuple(map(int, tensor.stride()))
         with self._mode:
-            made = torch.empty_strided(sizes, strides, dtype=dtype, device="cpu")
+            made = torch.empty_strided(sizes, strides, dtype=dtype, device=self._device)
             if isinstance(tensor, torch.nn.Parameter):
                 return torch.nn.Parameter(made, requires_grad=tensor.requires_grad)
             return made.requires_grad_(tensor.requires_grad)

