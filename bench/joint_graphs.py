@@ -22,6 +22,7 @@ from torch.utils.checkpoint import CheckpointPolicy
 from bench.hand_strategies import Regions, is_keepable
 from rematpass import torch_compat
 from rematpass.cost.device_model import DeviceModel
+from rematpass.device import CUDNN_FIRST
 from rematpass.graph.capture import JointProgram, capture_joint
 from rematpass.pipeline import Settings, collect_inputs
 from rematpass.record import Inputs
@@ -74,7 +75,8 @@ def capture(
     capturer = _Capturer(make_settings(device, device_type))
 
     def stop_at_the_joint_graph(gm: fx.GraphModule, inputs: Sequence[Any]) -> Callable[..., Any]:
-        with torch_compat.as_on_gpu(gm) if device_type == "cuda" else nullcontext():
+        is_cudnn_first = device.name in CUDNN_FIRST
+        with torch_compat.as_on_gpu(gm, is_cudnn_first=is_cudnn_first) if device_type == "cuda" else nullcontext():
             return torch_compat.compile_fx(gm, inputs, {"custom_partitioner_fn": capturer})
 
     torch._dynamo.reset()

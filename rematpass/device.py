@@ -51,6 +51,8 @@ _NAMES = (
     ("5090", "rtx-5090"),
     ("MI300X", "mi300x"),
 )
+CUDNN_FIRST = frozenset({"h100-sxm", "h200-sxm", "b200"})
+"""Where torch asks cuDNN for attention before it asks flash: devices of compute capability 9 and 10."""
 # A device nobody declared is priced as this one: plans stay right, only the ranking of prices may be off.
 _STAND_IN = "a100-sxm"
 

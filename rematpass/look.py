@@ -16,7 +16,7 @@ from torch import fx
 
 from . import torch_compat
 from .backend import compile_patches, device_type, plan_topic
-from .device import find_target, make_settings
+from .device import CUDNN_FIRST, find_target, make_settings
 from .errors import OptionError, RematError
 from .garbage import uncollected
 from .graph.capture import JointProgram
@@ -104,8 +104,8 @@ def _trace(
             settings = make_settings(options, device_type(inputs), topic, device=target, inputs=inputs)
         if target is not None:
             torch_compat.use_modes_of(inputs)
-        is_here = settings.device_type in (None, "cpu")
-        with nullcontext() if is_here else torch_compat.as_on_gpu(gm):
+        is_here, is_cudnn_first = settings.device_type in (None, "cpu"), settings.device.name in CUDNN_FIRST
+        with nullcontext() if is_here else torch_compat.as_on_gpu(gm, is_cudnn_first=is_cudnn_first):
             torch_compat.compile_fx(gm, inputs, compile_patches(options, Look(Partitioner(settings), use, made)))
         raise torch_compat.as_compile_error(
             RematError("nothing to plan: no output of the model needs a gradient. Try: model.train(), requires_grad")

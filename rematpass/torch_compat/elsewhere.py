@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import inspect
+import os
 from collections.abc import Callable, Iterator
 from types import CodeType
 from typing import Any, cast
@@ -19,12 +20,16 @@ _SWAPPED = {"cpu": "cuda", "cuda": "cpu"}
 
 
 @contextlib.contextmanager
-def as_on_gpu(gm: fx.GraphModule) -> Iterator[None]:
+def as_on_gpu(gm: fx.GraphModule, *, is_cudnn_first: bool) -> Iterator[None]:
     """Inside, `gm` on CPU tensors is traced into the operators that it would be on CUDA tensors; it is changed.
 
     Without that a plan made on a laptop is one of another graph than the step's on a GPU.
+
+    Args:
+        gm: as dynamo hands it over.
+        is_cudnn_first: the device is one where attention is cuDNN's if it can be.
     """
-    _use_gpu_attention(gm)
+    _use_gpu_attention(gm, is_cudnn_first=is_cudnn_first and _wants_cudnn())
     with decomposed_as_on_gpu():
         yield
 
@@ -76,17 +81,47 @@ def _swapped(constant: object) -> object:
     return _SWAPPED.get(constant, constant) if isinstance(constant, str) else constant
 
 
-def _use_gpu_attention(gm: fx.GraphModule) -> None:
+def _wants_cudnn() -> bool:
+    """Whether torch asks cuDNN before flash where it is the faster (`check_prefer_cudnn_attention`, 2.11 to 2.14).
+
+    That takes a cuDNN above 9.15, which comes with torch's wheels for CUDA 13, the usual ones.
+    """
+    cuda = torch.version.cuda
+    return os.environ.get("TORCH_CUDNN_SDPA_DEPRIORITIZED") != "1" and (cuda is None or int(cuda.split(".")[0]) > 12)
+
+
+def _use_gpu_attention(gm: fx.GraphModule, *, is_cudnn_first: bool) -> None:
     """Let `scaled_dot_product_attention` become the operators that it is on a GPU, though it is traced on a CPU."""
     for module in gm.modules():
         for node in module.graph.nodes if isinstance(module, fx.GraphModule) else ():
             if node.target is torch.nn.functional.scaled_dot_product_attention:
-                node.target = _attend
+                node.target = _attend_by_cudnn if is_cudnn_first else _attend
 
 
-# The widest head that the flash kernel takes, and what its width must be a multiple of to be taken as it is
-# (aten/src/ATen/native/transformers/cuda/sdp_utils.cpp, torch 2.11 to 2.13).
-_WIDEST_HEAD, _HEAD_MULTIPLE = 256, 8
+# The widest heads that cuDNN's and the flash kernel take, what their width must be a multiple of to be taken as it is,
+# and how finely cuDNN's drops (aten/src/ATen/native/transformers/cuda/sdp_utils.cpp, torch 2.11 to 2.13).
+_WIDEST_CUDNN_HEAD, _WIDEST_HEAD, _HEAD_MULTIPLE, _DROPOUT_STEPS = 128, 256, 8, 16
+
+
+def _attend_by_cudnn(
+    query: torch.Tensor,
+    key: torch.Tensor,
+    value: torch.Tensor,
+    attn_mask: torch.Tensor | None = None,
+    dropout_p: float = 0.0,
+    is_causal: bool = False,
+    scale: float | None = None,
+    enable_gqa: bool = False,
+) -> torch.Tensor:
+    """`scaled_dot_product_attention` as CUDA chooses on devices where cuDNN is asked first."""
+    learns_mask = attn_mask is not None and attn_mask.requires_grad
+    if learns_mask or not (_is_half_of_heads(query, value) and _is_for_cudnn(query, key, dropout_p)):
+        return _attend(query, key, value, attn_mask, dropout_p, is_causal, scale, enable_gqa)
+    bias = None if attn_mask is None else _number_mask(attn_mask, query)
+    result = torch.ops.aten._scaled_dot_product_cudnn_attention(
+        query, key, value, bias, True, dropout_p, is_causal, scale=scale
+    )
+    return cast("torch.Tensor", result[0])
 
 
 def _attend(
@@ -99,19 +134,16 @@ def _attend(
     scale: float | None = None,
     enable_gqa: bool = False,
 ) -> torch.Tensor:
-    """`scaled_dot_product_attention` as CUDA chooses by default: flash, else memory-efficient, else written out.
+    """`scaled_dot_product_attention` as CUDA chooses otherwise: flash, else memory-efficient, else written out.
 
     Fake tensors take the shapes of these operators from torch itself, on any device.
     """
-    width = query.shape[-1]
-    is_regular = query.dim() == 4 and width == value.shape[-1] and width % _HEAD_MULTIPLE == 0
-    is_half = query.dtype in (torch.float16, torch.bfloat16)
-    if is_regular and is_half and attn_mask is None and width <= _WIDEST_HEAD:
+    if _is_half_of_heads(query, value) and attn_mask is None and query.shape[-1] <= _WIDEST_HEAD:
         result = torch.ops.aten._scaled_dot_product_flash_attention(
             query, key, value, dropout_p, is_causal, scale=scale
         )
         return cast("torch.Tensor", result[0])
-    if not is_regular or enable_gqa or (attn_mask is not None and attn_mask.requires_grad):
+    if not _is_regular(query, value) or enable_gqa or (attn_mask is not None and attn_mask.requires_grad):
         return torch.nn.functional.scaled_dot_product_attention(
             query, key, value, attn_mask, dropout_p, is_causal, scale=scale, enable_gqa=enable_gqa
         )
@@ -122,9 +154,31 @@ def _attend(
     return cast("torch.Tensor", result[0])
 
 
+def _is_regular(query: torch.Tensor, value: torch.Tensor) -> bool:
+    """Whether every fused kernel takes heads of this width as they are."""
+    width = query.shape[-1]
+    return query.dim() == 4 and width == value.shape[-1] and width % _HEAD_MULTIPLE == 0
+
+
+def _is_half_of_heads(query: torch.Tensor, value: torch.Tensor) -> bool:
+    """Such heads, of 16 bits."""
+    return _is_regular(query, value) and query.dtype in (torch.float16, torch.bfloat16)
+
+
+def _is_for_cudnn(query: torch.Tensor, key: torch.Tensor, dropout_p: float) -> bool:
+    """Whether cuDNN takes heads, lengths and dropout as they are."""
+    is_long = key.shape[2] != 1 and (not dropout_p or query.shape[2] != 1)
+    return query.shape[-1] <= _WIDEST_CUDNN_HEAD and is_long and (dropout_p * _DROPOUT_STEPS).is_integer()
+
+
 def _bias(attn_mask: torch.Tensor, query: torch.Tensor, key: torch.Tensor) -> torch.Tensor:
+    """A mask as what is added to the scores, of their shape."""
+    return _number_mask(attn_mask, query).expand(query.shape[0], query.shape[1], query.shape[2], key.shape[2])
+
+
+def _number_mask(attn_mask: torch.Tensor, query: torch.Tensor) -> torch.Tensor:
     """A mask as what is added to the scores."""
-    if attn_mask.dtype == torch.bool:
-        hidden = torch.zeros_like(attn_mask, dtype=query.dtype)
-        attn_mask = hidden.masked_fill(attn_mask.logical_not(), -float("inf"))
-    return attn_mask.expand(query.shape[0], query.shape[1], query.shape[2], key.shape[2])
+    if attn_mask.dtype != torch.bool:
+        return attn_mask
+    hidden = torch.zeros_like(attn_mask, dtype=query.dtype)
+    return hidden.masked_fill(attn_mask.logical_not(), -float("inf"))
