@@ -55,6 +55,7 @@ FUNCTIONS: dict[str, Function] = {
     "conv1d_groups": (lambda x, w: F.conv1d(x, w, padding=2, groups=8), ((4, 32, 400), (32, 4, 5))),
     "conv1d_single": (lambda x, w: F.conv1d(x, w, padding=1), ((1, 16, 400), (32, 16, 3))),
     "conv_transpose1d": (lambda x, w: F.conv_transpose1d(x, w, stride=2), ((4, 32, 400), (32, 16, 4))),
+    "conv2d": (lambda x, w: F.conv2d(x, w, padding=1), (IMAGE, (32, 16, 3, 3))),
     "conv3d": (lambda x, w: F.conv3d(x, w, padding=1), ((2, 16, 8, 16, 16), (32, 16, 3, 3, 3))),
     "conv3d_single": (lambda x, w: F.conv3d(x, w, padding=1), ((1, 16, 8, 16, 16), (32, 16, 3, 3, 3))),
     "conv3d_depthwise": (lambda x, w: F.conv3d(x, w, padding=1, groups=32), ((2, 32, 8, 16, 16), (32, 1, 3, 3, 3))),

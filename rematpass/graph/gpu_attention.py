@@ -14,8 +14,8 @@ from .op_traits import base_name
 from .sizes import concrete
 
 # Rows and columns are padded to these in the scratch of the backward (torch 2.5 to 2.13, `mha_bwd` of
-# aten/src/ATen/native/transformers/cuda/flash_attn/flash_api.cpp). Read there, not measured. cuDNN's is taken for alike:
-# it runs a kernel for the sums, too, and one that rounds the gradient of the query.
+# aten/src/ATen/native/transformers/cuda/flash_attn/flash_api.cpp). Read there, not measured. cuDNN's is taken to be
+# alike: it runs a kernel for the sums, too, and one that rounds the gradient of the query.
 ROWS = 128
 COLUMNS = 32
 _HALF = (torch.float16, torch.bfloat16)
