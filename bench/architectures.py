@@ -116,6 +116,14 @@ _CASES = (
         (((32, 3, 224, 224), None), ((32,), torch.int64)),
         blocks=("layers.*",),
     ),
+    Case(
+        "vgg",
+        "VGG-16: 13 convolutions with ReLU on 5 scales, max pooling between them, no norm",
+        torch.float32,
+        lambda: convolutions.Vgg((2, 2, 3, 3, 3)),
+        (((32, 3, 224, 224), None), ((32,), torch.int64)),
+        blocks=("scales.*",),
+    ),
     _language(
         "moe",
         "6 blocks of width 512; every token goes through the 2 best of 4 SwiGLU experts, computed densely",

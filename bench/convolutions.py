@@ -125,3 +125,27 @@ class ResNet(nn.Module):
         for block in self.layers:
             x = block(x)
         return F.cross_entropy(self.head(x.mean((2, 3))), targets)
+
+
+class Vgg(nn.Module):
+    """Scales of so many 3 x 3 convolutions and ReLUs, each with a pooling at its end; no norm."""
+
+    def __init__(self, counts: Sequence[int], width: int = 64, widest: int = 512) -> None:
+        super().__init__()
+        self.scales = nn.ModuleList()
+        channels = 3
+        for number, count in enumerate(counts):
+            wanted = min(widest, width * 2**number)
+            layers: list[nn.Module] = []
+            for _ in range(count):
+                layers += [nn.Conv2d(channels, wanted, 3, padding=1), nn.ReLU()]
+                channels = wanted
+            self.scales.append(nn.Sequential(*layers, nn.MaxPool2d(2)))
+        self.head = nn.Linear(channels, CLASSES)
+
+    def forward(self, image: Tensor, target: Tensor) -> Tensor:
+        """Mean cross-entropy of `(n, 3, h, w)` images, `target` the classes `(n,)`."""
+        x = image
+        for scale in self.scales:
+            x = scale(x)
+        return F.cross_entropy(self.head(x.mean((2, 3))), target)

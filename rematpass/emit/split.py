@@ -141,14 +141,14 @@ def _executed(joint: JointProgram, program: Program, decision: Decision) -> Iter
     The third is what tells computations of one half apart: in the forward the value, which is computed once, in the
     backward the position in the schedule.
 
-    Symbolic scalars cost nothing, so schedules may leave them out: those of the forward keep their place in its given
+    Symbolic scalars cost nothing, so schedules may leave them out: those of the forward keep their place in its
     order, those of the backward go right before their first reader.
     """
     given = {v for v, node in enumerate(joint.nodes) if node.op in ("placeholder", "get_attr")}
     is_scalar = [kind is Kind.SYMBOL and v not in given for v, kind in enumerate(program.kind)]
     scalars = [v for v, is_one in enumerate(is_scalar) if is_one and not program.is_backward[v]]
     yield from ((v, None, v) for v in sorted(given))
-    for value in sorted({*(v for v in decision.schedule.forward if v not in given), *scalars}):
+    for value in program.in_place({*(v for v in decision.schedule.forward if v not in given), *scalars}):
         yield value, None if is_scalar[value] else False, value
     done = set(scalars)
     for position, value in enumerate(decision.schedule.backward):

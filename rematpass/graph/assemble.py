@@ -14,6 +14,7 @@ from ..solve.program import Kind, Program
 from .capture import JointProgram
 from .constraints import Constraints
 from .facts import Facts
+from .narrow import find_narrow
 
 _FREE = (Kind.INPUT, Kind.SYMBOL, Kind.VIEW, Kind.PART)
 
@@ -67,16 +68,18 @@ def build_program(
     """The solver's view of the joint graph; value ids are positions in `joint.nodes`."""
     values = facts.values
     tangents = [joint.is_backward[i] and v.kind is Kind.INPUT for i, v in enumerate(values)]
+    in_forward, is_ahead = _in_forward(joint, facts, constraints)
     sizes = [v.size_bytes if v.kind is not Kind.INPUT or tangents[i] else 0 for i, v in enumerate(values)]
     return Program(
         kind=tuple(v.kind for v in values),
         inputs=tuple(v.inputs for v in values),
         root=tuple(v.root for v in values),
         size_bytes=tuple(sizes),
-        duration_ns=tuple(prices.again_ns),
+        # What runs for the backward alone runs once in either half.
+        duration_ns=tuple(0 if ahead else ns for ns, ahead in zip(prices.again_ns, is_ahead, strict=True)),
         workspace_bytes=tuple(v.workspace_bytes for v in values),
         is_backward=joint.is_backward,
-        in_forward=_in_forward(joint, facts, constraints),
+        in_forward=in_forward,
         may_recompute=tuple(r is None for r in constraints.no_recompute),
         may_keep=tuple(r is None for r in constraints.no_keep),
         is_fixed=constraints.has_effects,
@@ -97,21 +100,36 @@ def build_program(
         constants=tuple(v.constants for v in values),
         most_operations=torch_compat.most_operations(facts.device_type),
         addend=tuple(v.addend for v in values) if any(v.addend for v in values) else (),
+        is_ahead=is_ahead if any(is_ahead) else (),
     )
 
 
-def _in_forward(joint: JointProgram, facts: Facts, constraints: Constraints) -> tuple[bool, ...]:
-    """What the forward runs: ancestors of its outputs, and whatever must not be left to the backward."""
+def _in_forward(
+    joint: JointProgram, facts: Facts, constraints: Constraints
+) -> tuple[tuple[bool, ...], tuple[bool, ...]]:
+    """What the forward runs, and which of it for the backward alone.
+
+    It runs ancestors of its outputs, whatever must not be left to the backward, and what is narrow (`find_narrow`).
+    """
     needed = list(joint.in_forward)
-    for i in range(len(facts.values) - 1, -1, -1):
-        value = facts.values[i]
+    for i, value in enumerate(facts.values):
         is_pinned = constraints.no_recompute[i] is not None and value.kind is not Kind.INPUT
         needed[i] = needed[i] or (is_pinned and not joint.is_backward[i])
-        if needed[i]:
-            for u in value.inputs:
-                needed[u] = True
+    _need_inputs(needed, facts)
     for i, value in enumerate(facts.values):
         # An op returns all its results at once: the forward has them even if only the backward reads one.
         if value.kind is Kind.PART and not joint.is_backward[i]:
             needed[i] = needed[value.inputs[0]]
-    return tuple(needed)
+    with_narrow = list(needed)
+    for i in find_narrow(joint, facts, constraints, needed):
+        with_narrow[i] = True
+    _need_inputs(with_narrow, facts)
+    return tuple(with_narrow), tuple(now != before for now, before in zip(with_narrow, needed, strict=True))
+
+
+def _need_inputs(needed: list[bool], facts: Facts) -> None:
+    """What is needed needs its inputs; in place."""
+    for i in range(len(needed) - 1, -1, -1):
+        if needed[i]:
+            for u in facts.values[i].inputs:
+                needed[u] = True

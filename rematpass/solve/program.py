@@ -1,12 +1,12 @@
 """The problem as ints: ops in order, one value per op, and what each costs.
 
 In: figures from graph/ and cost/, or a published instance. Out: `Program`, read by every room of solve/.
-Never imports torch,
-never holds names.
+Never imports torch, never holds names.
 """
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass
 from enum import IntEnum
 from functools import cached_property
@@ -90,6 +90,7 @@ class Program:
             is another wherever the op is addressed otherwise. Empty: none.
         most_operations: a fusing executor stores a pointwise result whose function has more steps, reads and constants.
         addend: per op, who adds its bias. Empty: all ops theirs.
+        is_ahead: per op, the forward runs it for the backward alone, right behind what it is made of. Empty: none.
     """
 
     kind: tuple[Kind, ...]
@@ -120,6 +121,7 @@ class Program:
     constants: tuple[tuple[int, ...], ...] = ()
     most_operations: int = 50
     addend: tuple[Addend, ...] = ()
+    is_ahead: tuple[bool, ...] = ()
 
     def __len__(self) -> int:
         return len(self.kind)
@@ -154,8 +156,26 @@ class Program:
 
     @cached_property
     def forward_ops(self) -> tuple[int, ...]:
-        """What the forward runs, in the given order; backward-only values are left to the backward."""
-        return tuple(v for v in range(len(self)) if self.in_forward[v] and not self.is_backward[v])
+        """What the forward runs, in the given order but for what is ahead; the rest is left to the backward."""
+        given = [v for v in range(len(self)) if self.in_forward[v] and not self.is_backward[v]]
+        return tuple(self.in_place(given))
+
+    def in_place(self, values: Iterable[int]) -> list[int]:
+        """Values in the given order, those that are ahead right behind the last that they are made of."""
+        if not self.is_ahead:
+            return sorted(values)
+        # Parts stay with their op: nothing comes between.
+        last_part = {self.inputs[v][0]: v for v, kind in enumerate(self.kind) if kind is Kind.PART}
+        behind: dict[int, int] = {}
+
+        def end(u: int) -> int:
+            op = self.inputs[u][0] if self.kind[u] is Kind.PART else u
+            return behind.get(u, last_part.get(op, u))
+
+        for v, is_ahead in enumerate(self.is_ahead):
+            if is_ahead:
+                behind[v] = max(map(end, self.inputs[v]), default=v)
+        return sorted(values, key=lambda v: (behind.get(v, v), v))
 
     @cached_property
     def backward_ops(self) -> tuple[int, ...]:

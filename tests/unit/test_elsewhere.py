@@ -60,8 +60,8 @@ def test_a_declared_device_has_its_own_prices_and_memory():
     assert (plan.device, plan.budget_bytes) == ("h100-sxm", 40_000_000_000)
     assert rematpass.plan(model, (x,), device="l4", loss=torch.sum).budget_bytes <= 0.95 * 24e9
     assert plan.gradient_bytes % 512 == 0
-    assert {v.dtype for v in plan.values} <= {"bfloat16", "float32", "int64"}, (
-        "sums of rows are float32, states of generators int64"
+    assert {v.dtype for v in plan.values} <= {"bfloat16", "float32", "int64", "bool"}, (
+        "sums of rows are float32, states of generators int64, the mask of the ReLU is bool"
     )
     assert any("h100-sxm" in note for note in plan.notes)
     other = rematpass.plan(model, (x,), loss=torch.sum, device="h200-sxm", dtype="bf16", memory_budget="50%")

@@ -1,0 +1,115 @@
+"""Masks in place of what they are made of: kept where nothing else needs that, computed again where that is kept."""
+
+import itertools
+
+import pytest
+import torch
+from torch import nn
+from torch.nn import functional
+
+import rematpass
+from tests.differential.compiled import clear, compiled_step, gradients, train_step
+
+ROWS, WIDTH = 1024, 64
+
+
+class Residual(nn.Module):
+    """Blocks whose activation is added to what goes by, so that no product reads its result."""
+
+    def __init__(self, activation, count=4):
+        super().__init__()
+        self.layers = nn.ModuleList(nn.Linear(WIDTH, WIDTH) for _ in range(count))
+        self.activation = activation
+
+    def forward(self, x):
+        for layer in self.layers:
+            x = x + self.activation(layer(x))
+        return x.square().mean()
+
+
+class Chain(Residual):
+    """The same, but each product reads the activation before."""
+
+    def forward(self, x):
+        for layer in self.layers:
+            x = self.activation(layer(x))
+        return x.square().mean()
+
+
+class Pooled(nn.Module):
+    """Convolutions, ReLU and pooling: the pooling's indices and the mask say all that the backward wants."""
+
+    def __init__(self):
+        super().__init__()
+        widths = (3, 8, 16, 16)
+        self.layers = nn.Sequential(
+            *(
+                nn.Sequential(nn.Conv2d(a, b, 3, padding=1), nn.ReLU(), nn.MaxPool2d(2))
+                for a, b in itertools.pairwise(widths)
+            )
+        )
+
+    def forward(self, x):
+        return self.layers(x).square().mean()
+
+
+def kept(plan, dtype):
+    return [v for v in plan.values if v.decision == "keep" and v.dtype == dtype]
+
+
+def plan_of(model, x, budget="none"):
+    return rematpass.plan(model, (x,), memory_budget=budget)
+
+
+@pytest.mark.parametrize("activation", [functional.relu, functional.relu6, functional.leaky_relu])
+def test_a_mask_is_kept_where_nothing_reads_what_it_is_made_of(activation):
+    model, x = Residual(activation), torch.randn(ROWS, WIDTH)
+    plan = plan_of(model, x)
+    assert plan.recompute_seconds == 0
+    masks = kept(plan, "bool")
+    assert len(masks) >= 3
+    assert {v.bytes for v in masks} == {ROWS * WIDTH}
+    plain = torch.compile(model)
+    train_step(plain, x)
+    clear(model)
+    above = rematpass.measure_peak(lambda: train_step(plain, x), device="cpu")
+    assert plan.peak_bytes - plan.static_bytes <= above
+
+
+def test_no_mask_is_kept_beside_what_it_is_made_of():
+    plan = plan_of(Chain(functional.relu), torch.randn(ROWS, WIDTH))
+    assert len(kept(plan, "bool")) <= 1, "of the last, which no product reads"
+
+
+MODELS = {
+    "residual": (lambda: Residual(functional.relu), (ROWS, WIDTH)),
+    "residual of two masks": (lambda: Residual(functional.relu6), (ROWS, WIDTH)),
+    "chain": (lambda: Chain(functional.relu), (ROWS, WIDTH)),
+    "pooled": (Pooled, (4, 3, 32, 32)),
+}
+
+
+@pytest.mark.parametrize("name", MODELS)
+@pytest.mark.usefixtures("zeros_are_computed")
+def test_what_is_planned_is_measured(name):
+    make, shape = MODELS[name]
+    torch.manual_seed(0)
+    model, x = make(), torch.randn(shape)
+    fastest = plan_of(model, x)
+    budgets = ("none", (fastest.peak_bytes + fastest.smallest_peak_bytes) // 2, fastest.smallest_peak_bytes)
+    for budget in budgets:
+        plan, _, measured = compiled_step(model, x, budget)
+        assert measured == pytest.approx(plan.peak_bytes, rel=0.01)
+
+
+@pytest.mark.parametrize("name", ["residual of two masks", "pooled"])
+def test_gradients_are_those_of_eager(name):
+    make, shape = MODELS[name]
+    torch.manual_seed(0)
+    model, x = make(), torch.randn(shape)
+    train_step(model, x)
+    wanted = [g.clone() for g in gradients(model)]
+    clear(model)
+    for budget in ("none", plan_of(model, x).smallest_peak_bytes):
+        _, found, _ = compiled_step(model, x, budget)
+        torch.testing.assert_close(found, wanted, rtol=1e-4, atol=1e-6)
