@@ -8,6 +8,14 @@ from torch import nn
 from torch.nn import functional
 
 import rematpass
+from rematpass.graph.capture import JointProgram
+from rematpass.look import Step, look_at_step
+from rematpass.options import parse_options
+from rematpass.pipeline import Settings, collect_inputs
+from rematpass.solve.liveness import find_peak
+from rematpass.solve.order import ahead_of, order_backward
+from rematpass.solve.program import Program
+from rematpass.solve.search import Frontier
 from tests.differential.compiled import clear, compiled_step, gradients, train_step
 
 ROWS, WIDTH = 1024, 64
@@ -113,3 +121,41 @@ def test_gradients_are_those_of_eager(name):
     for budget in ("none", plan_of(model, x).smallest_peak_bytes):
         _, found, _ = compiled_step(model, x, budget)
         torch.testing.assert_close(found, wanted, rtol=1e-4, atol=1e-6)
+
+
+class Bottlenecks(nn.Module):
+    """Residual blocks of BatchNorm and ReLU, then the mean of each channel: the last mask is of what is not kept."""
+
+    def __init__(self, count=3, channels=32):
+        super().__init__()
+        self.into = nn.Conv2d(3, channels, 3, padding=1)
+        self.blocks = nn.ModuleList(
+            nn.Sequential(
+                nn.Conv2d(channels, channels, 3, padding=1, bias=False),
+                nn.BatchNorm2d(channels),
+                nn.ReLU(),
+                nn.Conv2d(channels, channels, 3, padding=1, bias=False),
+                nn.BatchNorm2d(channels),
+            )
+            for _ in range(count)
+        )
+        self.head = nn.Linear(channels, 10)
+
+    def forward(self, x):
+        x = self.into(x)
+        for block in self.blocks:
+            x = (x + block(x)).relu()
+        return functional.cross_entropy(self.head(x.mean((2, 3))), torch.zeros(len(x), dtype=torch.long))
+
+
+def test_no_mask_would_make_the_fastest_plan_smaller():
+    def use(joint: JointProgram, settings: Settings) -> Program:
+        return collect_inputs(joint, settings).program
+
+    step = Step(Bottlenecks(), (torch.randn(8, 3, 16, 16),), device="h100-sxm")
+    program = look_at_step(step, parse_options({"memory_budget": "none"}), use)
+    fastest = Frontier(program).fastest
+    masks = ahead_of(program, fastest.decision)
+    for mask in masks:
+        other = order_backward(program, {*fastest.decision.kept, mask})
+        assert other.recompute_ns > fastest.extra_ns or find_peak(program, other.schedule)[0] >= fastest.peak_bytes
