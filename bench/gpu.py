@@ -15,6 +15,7 @@ from __future__ import annotations
 
 import argparse
 import os
+import shlex
 import signal
 import subprocess
 import sys
@@ -149,7 +150,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     chosen = parser.parse_args(argv)
     jobs = [job for job in list_jobs(chosen.out) if job.kind in chosen.jobs]
     if chosen.dry:
-        print("\n".join(f"python {' '.join(job.command)}" for job in jobs))
+        print("\n".join(f"python {shlex.join(job.command)}" for job in jobs))
         return 0
     import torch
 
