@@ -103,6 +103,7 @@ def _use_gpu_attention(gm: fx.GraphModule, *, is_cudnn_first: bool) -> None:
 _WIDEST_CUDNN_HEAD, _WIDEST_HEAD, _HEAD_MULTIPLE, _DROPOUT_STEPS = 128, 256, 8, 16
 
 
+# This and `_attend` stand in a graph in place of `scaled_dot_product_attention`, so both are called as that is.
 def _attend_by_cudnn(
     query: torch.Tensor,
     key: torch.Tensor,
