@@ -1,9 +1,15 @@
 """What every test needs."""
 
 import gc
+import logging
 
 import pytest
 from torch._inductor.async_compile import AsyncCompile
+
+from tests.kernels import compile_together
+
+# pytest listens to loggers that hand nothing on. If anyone listens to this one, torch prints every graph that it makes.
+logging.getLogger("torch.__trace").propagate = True
 
 
 @pytest.fixture(autouse=True, scope="module")
@@ -16,8 +22,14 @@ def earlier_modules_are_not_searched():
     gc.freeze()
 
 
+@pytest.fixture(autouse=True)
+def kernels_are_compiled_together(monkeypatch):
+    """Of each compiler run, half is reading the same headers."""
+    monkeypatch.setattr(AsyncCompile, "cpp_pybinding", compile_together)
+
+
 @pytest.fixture
-def zeros_are_computed(monkeypatch):
+def zeros_are_computed(kernels_are_compiled_together, monkeypatch):
     """Compiled steps allocate, free and call operators as ever, but instead of generated C++ they write zeros.
 
     A compiler run per kernel is most of what a test of a peak would take, and no peak depends on what is computed.
