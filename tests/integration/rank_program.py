@@ -15,12 +15,14 @@ from typing import Any
 import torch
 import torch.distributed as dist
 from torch import Tensor, nn
+from torch._inductor.async_compile import AsyncCompile
 from torch.distributed import _functional_collectives as collectives
 from torch.nn import functional
 
 import rematpass
 from rematpass import device
 from rematpass.cost.memory import DeviceMemory
+from tests.kernels import compile_together
 
 MIB = 2**20
 
@@ -116,6 +118,7 @@ def on_device(total_bytes: int, free_bytes: int) -> None:
 
 
 def main(rank: int, file: str) -> None:
+    AsyncCompile.cpp_pybinding = compile_together
     dist.init_process_group(
         "gloo", init_method=f"file://{file}", rank=rank, world_size=2, timeout=timedelta(seconds=280)
     )
