@@ -2,7 +2,7 @@
 
 In: the models of `bench/runnable.py`. Out: a table, and a result as JSON. Never compiles a kernel, never runs one.
 
-    python -m bench.same_graph [--cases gpt2 unet] [--dtypes fp32 bf16] [--json [FILE]]
+    python -m bench.same_graph [--cases gpt2 unet] [--dtypes fp32 bf16 autocast] [--json [FILE]]
 
 Needs a torch that is built for CUDA, Triton and a C++ compiler; no GPU, no driver. Each model is traced as
 `rematpass.plan(..., device="h100-sxm")` does, on CPU tensors, and on CUDA tensors without memory, where torch itself
@@ -20,7 +20,7 @@ import os
 import subprocess
 import sys
 import tempfile
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, nullcontext
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -44,6 +44,7 @@ from rematpass.torch_compat import elsewhere
 
 RESULT = Path(__file__).parent / "results" / "same_graph.json"
 DEVICE = "h100-sxm"
+DTYPES = ("fp32", "bf16", "autocast")
 PRELOADED = "SAME_GRAPH_HOOKS"
 # It makes tensors on the default device, whatever that of the others.
 LEFT_OUT = ("encoder_decoder",)
@@ -70,7 +71,8 @@ class Row:
 def compare(name: str, dtype: str) -> Row:
     """A model traced on CPU tensors, then on CUDA tensors."""
     model, inputs = build(name, "cpu")
-    step = Step(model, inputs, device=DEVICE, dtype=None if dtype == "fp32" else dtype)
+    run = functools.partial(_run_autocast, model) if dtype == "autocast" else model
+    step = Step(run, inputs, device=DEVICE, dtype="bf16" if dtype == "bf16" else None)
     try:
         here = _plan(step)
         with _on_cuda_tensors():
@@ -79,6 +81,11 @@ def compare(name: str, dtype: str) -> Row:
         return Row(name, dtype, reason=str(error).splitlines()[0])
     is_same = here.graph_fingerprint == there.graph_fingerprint
     return Row(name, dtype, len(here.timeline), is_same, here.peak_bytes, there.peak_bytes)
+
+
+def _run_autocast(model: Callable[..., Any], *inputs: Any) -> Any:
+    with torch.autocast("cuda", torch.bfloat16):
+        return model(*inputs)
 
 
 def _plan(step: Step) -> Plan:
@@ -92,11 +99,12 @@ def _plan(step: Step) -> Plan:
 
 @contextmanager
 def _on_cuda_tensors() -> Iterator[None]:
-    """Inside, stand-ins are CUDA tensors, and torch takes operators apart by itself."""
+    """Inside, stand-ins are CUDA tensors, and torch by itself casts under autocast and takes operators apart."""
     there = functools.partial(torch_compat.StandIns, device="cuda")
     with (
         mock.patch.object(torch_compat, "StandIns", there),
         mock.patch.object(elsewhere, "decomposed_as_on_gpu", nullcontext),
+        mock.patch.object(torch_compat, "autocast_as_on_gpu", nullcontext),
     ):
         yield
 
@@ -129,7 +137,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser.add_argument(
         "--cases", nargs="+", choices=known, default=known, metavar="CASE", help=f"of {', '.join(known)}"
     )
-    parser.add_argument("--dtypes", nargs="+", choices=["fp32", "bf16"], default=["fp32", "bf16"])
+    parser.add_argument("--dtypes", nargs="+", choices=DTYPES, default=DTYPES)
     parser.add_argument("--json", nargs="?", type=Path, const=RESULT, metavar="FILE")
     chosen = parser.parse_args(argv)
     if torch.version.cuda is None:
@@ -142,7 +150,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         for dtype in chosen.dtypes:
             rows.append(compare(name, dtype))
             row = rows[-1]
-            print(f"{name:16s} {dtype}  {row.ops:6d} ops  {row.verdict}", flush=True)
+            print(f"{name:16s} {dtype:8s}  {row.ops:6d} ops  {row.verdict}", flush=True)
     same, traced = sum(row.is_same for row in rows), sum(not row.reason for row in rows)
     print(f"{same} of {traced} graphs are the same, {len(rows) - traced} could not be traced")
     if chosen.json:

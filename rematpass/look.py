@@ -7,7 +7,7 @@ compiles, never decides.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import nullcontext
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from typing import Any, TypeVar
 
@@ -115,7 +115,7 @@ def _trace(
         return model(*a, **k) if loss is None else loss(model(*a, **k))
 
     try:
-        with torch_compat.compile_uncached(), torch.enable_grad():
+        with torch_compat.compile_uncached(), torch.enable_grad(), _casting(target):
             torch.compile(call, backend=stop_at_joint_graph, fullgraph=True, dynamic=False)(*args, **kwargs)
     except Seen:
         return made[-1]
@@ -126,6 +126,12 @@ def _trace(
     except torch_compat.TorchDynamoException as error:
         raise _refusal(error, "the model cannot be traced", TRACED) from error
     raise RematError("nothing was traced: the model ran no tensor operation. Try: check the arguments")
+
+
+def _casting(target: str | None) -> AbstractContextManager[None]:
+    """Autocast as where the step is planned for."""
+    is_gpu = target is not None and find_target(target)[1] != "cpu"
+    return torch_compat.autocast_as_on_gpu() if is_gpu else nullcontext()
 
 
 def _refusal(error: torch_compat.TorchDynamoException, what: str, advice: Sequence[str]) -> RematError:

@@ -16,6 +16,7 @@ from torch.fx import Node
 
 from .again import LaterCompilation, is_followed, keep_for_later
 from .allocations import abandon_profile, cpu_allocations, cpu_peak, highest_live, memory_profile
+from .autocast import autocast_as_on_gpu
 from .compiler import (
     as_compile_error,
     compile_fx,
@@ -98,6 +99,7 @@ __all__ = [
     "adds_half_bias_in_matmul",
     "as_compile_error",
     "as_on_gpu",
+    "autocast_as_on_gpu",
     "checkpoint_region",
     "compile_fx",
     "compile_uncached",
