@@ -96,8 +96,8 @@ WITH_DTYPE = {"norm.Scalar": "norm.ScalarOpt_dtype", "norm.ScalarOpt_dim": "norm
 REFUSED = frozenset({"binary_cross_entropy"})
 # On a CPU as on a GPU: of those that have a rule on both, these have another one.
 _OTHERWISE = frozenset({"prod", "prod.dim_int", "grid_sampler"}) | REFUSED
-# Kernels of one library or device, which a step on CPU tensors never calls.
-_OF_DEVICES = ("cudnn_", "_cudnn_", "miopen_")
+# Kernels of one library, which a step on CPU tensors never calls, and of named tensors (2.11), which do not trace.
+_OF_LIBRARIES, _NAMED = ("cudnn_", "_cudnn_", "miopen_"), "name"
 
 
 @contextlib.contextmanager
@@ -143,7 +143,8 @@ def _rules_of_gpu() -> Iterator[None]:
 
 def cuda_rules() -> set[str]:
     """Operators that autocast on a GPU has a rule for: "softmax.int"."""
-    return {name for name in _ruled("AutocastCUDA") if not name.startswith(_OF_DEVICES)}
+    found = _ruled("AutocastCUDA")
+    return {name for name in found if not name.startswith(_OF_LIBRARIES) and _NAMED not in name.lower()}
 
 
 def _ruled(key: str) -> set[str]:
@@ -197,9 +198,15 @@ def _call_for_32_bits(operator: Operator) -> Kernel:
 
 
 def _call_with_dtype(operator: Operator, told: Operator) -> Kernel:
-    def run(x: object, *args: Any, **kwargs: Any) -> Any:
+    """Call the overload that is told the type of its result. It has no defaults: torch leaves out what equals them."""
+    asked = operator._schema.arguments
+
+    def run(*args: Any, **kwargs: Any) -> Any:
         with _past_autocast():
-            return told(x, *args, **kwargs, dtype=torch.float32) if _may_cast(x) else operator(x, *args, **kwargs)
+            if not _may_cast(args[0]):
+                return operator(*args, **kwargs)
+            left_out = [kwargs.get(argument.name, argument.default_value) for argument in asked[len(args) :]]
+            return told(*args, *left_out, dtype=torch.float32)
 
     return run
 

@@ -115,6 +115,8 @@ def _attend_by_cudnn(
     enable_gqa: bool = False,
 ) -> torch.Tensor:
     """`scaled_dot_product_attention` as CUDA chooses on devices where cuDNN is asked first."""
+    query, key, value = _cast(query), _cast(key), _cast(value)
+    attn_mask = None if attn_mask is None else _cast(attn_mask)
     learns_mask = attn_mask is not None and attn_mask.requires_grad
     if learns_mask or not (_is_half_of_heads(query, value) and _is_for_cudnn(query, key, dropout_p)):
         return _attend(query, key, value, attn_mask, dropout_p, is_causal, scale, enable_gqa)
@@ -139,6 +141,8 @@ def _attend(
 
     Fake tensors take the shapes of these operators from torch itself, on any device.
     """
+    query, key, value = _cast(query), _cast(key), _cast(value)
+    attn_mask = None if attn_mask is None else _cast(attn_mask)
     if _is_half_of_heads(query, value) and attn_mask is None and query.shape[-1] <= _WIDEST_HEAD:
         result = torch.ops.aten._scaled_dot_product_flash_attention(
             query, key, value, dropout_p, is_causal, scale=scale
@@ -153,6 +157,13 @@ def _attend(
         query, key, value, bias, True, dropout_p, is_causal, scale=scale
     )
     return cast("torch.Tensor", result[0])
+
+
+def _cast(x: torch.Tensor) -> torch.Tensor:
+    """As autocast hands it to `scaled_dot_product_attention`: cast before a kernel is chosen."""
+    kind = x.device.type
+    may_cast = x.is_floating_point() and x.dtype != torch.float64
+    return x.to(torch.get_autocast_dtype(kind)) if may_cast and torch.is_autocast_enabled(kind) else x
 
 
 def _is_regular(query: torch.Tensor, value: torch.Tensor) -> bool:
