@@ -14,7 +14,6 @@ import contextlib
 import warnings
 from collections.abc import Callable, Iterator
 from typing import Any, TypeAlias
-from unittest import mock
 
 import torch
 from torch import Tensor
@@ -94,7 +93,7 @@ TO_THE_WIDEST = frozenset(
 # Those that return what they are told by another overload.
 WITH_DTYPE = {"norm.Scalar": "norm.ScalarOpt_dtype", "norm.ScalarOpt_dim": "norm.ScalarOpt_dim_dtype"}
 REFUSED = frozenset({"binary_cross_entropy"})
-# On a CPU as on a GPU: of those that have a rule on both, these have another one.
+# Of those that have a rule on a CPU, too, these have another one there.
 _OTHERWISE = frozenset({"prod", "prod.dim_int", "grid_sampler"}) | REFUSED
 # Kernels of one library, which a step on CPU tensors never calls, and of named tensors (2.11), which do not trace.
 _OF_LIBRARIES, _NAMED = ("cudnn_", "_cudnn_", "miopen_"), "name"
@@ -121,7 +120,10 @@ def autocast_as_on_gpu() -> Iterator[None]:
             device_type, dtype = "cpu", dtype or torch.get_autocast_dtype("cuda")
         own(self, device_type, dtype, enabled, cache_enabled)
 
-    with mock.patch.object(autocast, "__init__", init), _rules_of_gpu():
+    with contextlib.ExitStack() as stack:
+        stack.callback(setattr, autocast, "__init__", own)
+        autocast.__init__ = init  # type: ignore[method-assign]
+        stack.enter_context(_rules_of_gpu())
         yield
 
 
