@@ -122,7 +122,7 @@ def autocast_as_on_gpu() -> Iterator[None]:
 
     with contextlib.ExitStack() as stack:
         stack.callback(setattr, autocast, "__init__", own)
-        autocast.__init__ = init  # type: ignore[method-assign]
+        autocast.__init__ = init  # type: ignore[method-assign]  # the stack puts it back
         stack.enter_context(_rules_of_gpu())
         yield
 
@@ -132,7 +132,7 @@ def _rules_of_gpu() -> Iterator[None]:
     there, here = cuda_rules(), _ruled("AutocastCPU")
     kernels = dict.fromkeys(here - there, torch.library.fallthrough_kernel)
     kernels |= {name: _kernel(name) for name in there - here | there & _OTHERWISE}
-    rules: Any = torch.library.Library("aten", "IMPL")  # type: ignore[no-untyped-call]
+    rules: Any = torch.library.Library("aten", "IMPL")  # type: ignore[no-untyped-call]  # torch's own, untyped
     try:
         with warnings.catch_warnings():
             warnings.filterwarnings("ignore", message="[\\s\\S]*Overriding a previously registered kernel")
