@@ -39,7 +39,7 @@ def guards_are_not_timed(monkeypatch):
 def zeros_are_computed(kernels_are_compiled_together, monkeypatch):
     """Compiled steps allocate, free and call operators as ever, but instead of generated C++ they write zeros.
 
-    A compiler run per kernel is most of what a test of a peak would take, and no peak depends on what is computed.
+    To compile it is most of what a test of a peak would take, and no peak depends on what is computed.
     """
 
     def write_zeros(_, types, __):

@@ -5,7 +5,7 @@ outside of autocast, never runs anything by itself.
 
 torch has a list of operators per kind of device, with a policy for each (ATen/autocast_mode.h). The lists differ: on a
 GPU a LayerNorm, a softmax, a sum or a power is computed in 32 bits, on a CPU in what came in; on a CPU a concatenation
-or a padding is cast, on a GPU not.
+and some paddings are cast, on a GPU not.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from torch.utils import _pytree as pytree
 Operator: TypeAlias = Any  # torch._ops.OpOverload
 Kernel: TypeAlias = Callable[..., Any]
 
-# CUDA's policies by operator, 2.11 to 2.14; whatever else it has a rule for is computed in 32 bits.
+# CUDA's policies by operator, the same in 2.11 and 2.13; whatever else it has a rule for is computed in 32 bits.
 TO_16_BITS = frozenset(
     [
         "_convolution",
@@ -177,9 +177,9 @@ def _cast(operator: Operator, choose: Callable[[list[Tensor]], torch.dtype]) -> 
     """Cast all tensors that autocast may cast, then go on."""
 
     def run(*args: Any, **kwargs: Any) -> Any:
-        dtype = choose([x for x in pytree.tree_leaves((args, kwargs)) if _may_cast(x)])
+        dtype = choose([x for x in pytree.tree_leaves((args, kwargs)) if may_cast(x)])
         with _past_autocast():
-            args, kwargs = pytree.tree_map(lambda x: x.to(dtype) if _may_cast(x) else x, (args, kwargs))
+            args, kwargs = pytree.tree_map(lambda x: x.to(dtype) if may_cast(x) else x, (args, kwargs))
             return operator(*args, **kwargs)
 
     return run
@@ -191,7 +191,7 @@ def _call_for_32_bits(operator: Operator) -> Kernel:
 
     def run(x: object, *args: Any, **kwargs: Any) -> Any:
         given = args[place - 1] if len(args) >= place else kwargs.get("dtype")
-        if _may_cast(x) and given is None:
+        if may_cast(x) and given is None:
             args, kwargs = args[: place - 1], {**kwargs, "dtype": torch.float32}
         with _past_autocast():
             return operator(x, *args, **kwargs)
@@ -205,7 +205,7 @@ def _call_with_dtype(operator: Operator, told: Operator) -> Kernel:
 
     def run(*args: Any, **kwargs: Any) -> Any:
         with _past_autocast():
-            if not _may_cast(args[0]):
+            if not may_cast(args[0]):
                 return operator(*args, **kwargs)
             left_out = [kwargs.get(argument.name, argument.default_value) for argument in asked[len(args) :]]
             return told(*args, *left_out, dtype=torch.float32)
@@ -223,7 +223,7 @@ def _refuse(operator: Operator) -> Kernel:
     return run
 
 
-def _may_cast(x: object) -> bool:
+def may_cast(x: object) -> bool:
     """Autocast leaves integers and 64 bits alone."""
     return isinstance(x, Tensor) and x.is_floating_point() and x.dtype != torch.float64
 

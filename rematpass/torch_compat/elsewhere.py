@@ -16,6 +16,8 @@ from typing import Any, cast
 import torch
 from torch import fx
 
+from .autocast import may_cast
+
 _SWAPPED = {"cpu": "cuda", "cuda": "cpu"}
 
 
@@ -162,8 +164,7 @@ def _attend(
 def _cast(x: torch.Tensor) -> torch.Tensor:
     """As autocast hands it to `scaled_dot_product_attention`: cast before a kernel is chosen."""
     kind = x.device.type
-    may_cast = x.is_floating_point() and x.dtype != torch.float64
-    return x.to(torch.get_autocast_dtype(kind)) if may_cast and torch.is_autocast_enabled(kind) else x
+    return x.to(torch.get_autocast_dtype(kind)) if may_cast(x) and torch.is_autocast_enabled(kind) else x
 
 
 def _is_regular(query: torch.Tensor, value: torch.Tensor) -> bool:

@@ -57,13 +57,16 @@ def train(executor, *, is_marked=False, sizes=SIZES):
     return executor.plans
 
 
-@pytest.mark.parametrize("how", [{}, {"dynamic": True}, pytest.param({"dynamic": False}, marks=pytest.mark.fuzz)])
+DYNAMIC = [{}, {"dynamic": True}, {"dynamic": False}]
+
+
+@pytest.mark.parametrize("how", DYNAMIC)
 def test_every_size_op_by_op(how):
     plans = train(OpByOp("none", compile_options=how))
     train(OpByOp(max(plan.smallest_peak_bytes for plan in plans), compile_options=how))
 
 
-@pytest.mark.parametrize("how", [{}, pytest.param({"dynamic": True}, marks=pytest.mark.fuzz)])
+@pytest.mark.parametrize("how", DYNAMIC[:2])
 def test_every_size_through_inductor(how):
     """At the smallest budget of the last size, which is the largest: there is no room for larger ones."""
     largest = rematpass.plan(Attention(), (batch_of(SIZES[2]),), memory_budget="none")

@@ -37,7 +37,7 @@ def close(x, y):
     return torch.allclose(x, y, rtol=1e-9, atol=1e-9)
 
 
-@settings(deadline=None, max_examples=28, derandomize=True)
+@settings(deadline=None, max_examples=40, derandomize=True)
 @given(torch_programs())
 def test_random_functions_at_five_budgets(program):
     arguments = program.arguments()

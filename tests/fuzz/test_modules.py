@@ -70,7 +70,7 @@ def own_caches(tmp_path_factory, monkeypatch):
 
 
 # Mode, programs, most blocks in one.
-QUICK = [("replay", 28, 6), ("op_by_op", 8, 4), ("backend", 1, 3), ("backend_alike", 1, 3)]
+QUICK = [("replay", 40, 6), ("op_by_op", 8, 4), ("backend", 1, 3), ("backend_alike", 1, 3)]
 
 
 @pytest.mark.parametrize(("mode", "examples", "most"), QUICK, ids=[mode for mode, _, _ in QUICK])
