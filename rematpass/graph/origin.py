@@ -14,6 +14,13 @@ from torch import fx
 CACHED_TEXTS = 8192
 
 _INDEX = re.compile(r"\['?([^\]']+)'?\]")
+# How dynamo comes to the module that runs: by a local (`L`) or a global (`G`) of the traced frame, then by what a
+# method, a partial or a closure holds. What says nothing to a reader is left out, a second module never is.
+_PLANNED = re.compile(r"^L\['(?:self|fn|model)'\]")
+_FRAME_NAME = re.compile(r"^(?:L|G)\['(\w+)'\]")
+_IMPORTED = re.compile(r"^G\['__import_\w+'\]\.?")
+_FIRST_HELD = re.compile(r"^(?:\.__self__|\.args\[0\]|\.__closure__\[0\]\.cell_contents|\.func(?=\.__))+")
+_CLOSURE = re.compile(r"\.?__closure__\[(\d+)\]\.cell_contents")
 _FRAME = re.compile(r'File "([^"]+)", line (\d+), in (\S+)\n\s*(.*)')
 
 
@@ -27,7 +34,9 @@ def module_path(node: fx.Node) -> str:
 
 @lru_cache(maxsize=CACHED_TEXTS)
 def _without_locals(path: str) -> str:
-    path = path.removeprefix("L['self']").removeprefix("L['fn']").removeprefix("L['model']")
+    held = _PLANNED.sub("", path)
+    path = _FIRST_HELD.sub("", held) if held != path else _FRAME_NAME.sub(r"\1", _IMPORTED.sub("", path))
+    path = _CLOSURE.sub(r".closure.\1", path)
     path = _INDEX.sub(r".\1", path).replace("._modules.", ".").replace("._modules", "")
     return path.strip(".")
 

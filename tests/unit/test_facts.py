@@ -2,10 +2,11 @@
 
 import pytest
 import torch
-from torch import nn
+from torch import fx, nn
 
 from rematpass.graph.facts import collect_facts
 from rematpass.graph.operators import storage_bytes
+from rematpass.graph.origin import module_path
 from rematpass.solve.program import STRAIGHT, Kind
 from tests.tracing import dynamo_joint_of, joint_of
 
@@ -168,6 +169,32 @@ def test_module_path_of_a_function_that_calls_a_module():
     facts, _ = facts_of(step, torch.ones(2, 4), joint=dynamo_joint_of)
     linear = [v.module for v in facts.values if v.op == "addmm"]
     assert [m.removeprefix("model").strip(".") for m in linear] == ["up", "blocks.0", "blocks.1"]
+
+
+@pytest.mark.parametrize(
+    ("source", "name"),
+    [
+        ("L['model']", ""),
+        ("L['self']._modules['blocks']._modules['0']", "blocks.0"),
+        ("L['model'].blocks.0", "blocks.0"),
+        ("L['net'].blocks.0", "net.blocks.0"),
+        ("G['net'].up", "net.up"),
+        ("G['__import___main__'].net.up", "net.up"),
+        ("L['model'].__self__.net.up", "net.up"),
+        ("L['model'].args[0].up", "up"),
+        ("L['model'].args[1].up", "args.1.up"),
+        ("L['model'].args.0.up", "args.0.up"),  # a ModuleList of this name
+        ("L['model'].func.up", "func.up"),
+        ("L['model'].func.__self__.up", "up"),
+        ("L['model'].__closure__[0].cell_contents.up", "up"),
+        ("L['model'].__closure__[1].cell_contents.up", "closure.1.up"),
+        ("L['model'].args[0].__closure__[0].cell_contents.up", "up"),
+    ],
+)
+def test_module_path_names_no_way_to_the_module(source, name):
+    node = fx.Graph().placeholder("x")
+    node.meta["nn_module_stack"] = {"key": (source, nn.Module)}
+    assert module_path(node) == name
 
 
 def test_facts_hold_no_torch_object():
