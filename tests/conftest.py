@@ -2,8 +2,10 @@
 
 import gc
 import logging
+import os
 
 import pytest
+import torch
 from torch._dynamo import guards
 from torch._inductor.async_compile import AsyncCompile
 
@@ -33,6 +35,29 @@ def kernels_are_compiled_together(monkeypatch):
 def guards_are_not_timed(monkeypatch):
     """Dynamo times every set of guards it makes, for its own statistics; it empties the processor's caches for that."""
     monkeypatch.setattr(guards, "profile_guard_manager", lambda *_: 0.0)
+
+
+@pytest.fixture(scope="session")
+def shared_folder(tmp_path_factory):
+    """One folder for all workers of this run."""
+    own = tmp_path_factory.getbasetemp()
+    return own.parent if "PYTEST_XDIST_WORKER" in os.environ else own
+
+
+@pytest.fixture(scope="session")
+def inductor_caches(shared_folder):
+    """One folder for whoever only needs its own kernels compiled: compiled headers are made once, by one worker."""
+    return str(shared_folder / "inductor")
+
+
+@pytest.fixture
+def own_caches(tmp_path_factory, inductor_caches, monkeypatch):
+    """Nothing from earlier runs, nothing left behind."""
+    monkeypatch.setenv("TORCHINDUCTOR_CACHE_DIR", inductor_caches)
+    monkeypatch.setenv("REMATPASS_CACHE_DIR", str(tmp_path_factory.getbasetemp() / "rematpass"))
+    torch._dynamo.reset()
+    yield
+    torch._dynamo.reset()
 
 
 @pytest.fixture

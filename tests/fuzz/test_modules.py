@@ -59,15 +59,7 @@ def explore(mode, strategy, examples, tally, **more):
     run()
 
 
-@pytest.fixture(autouse=True)
-def own_caches(tmp_path_factory, monkeypatch):
-    """Nothing from earlier runs, nothing left behind. One folder for all: compiled headers are made once."""
-    folder = tmp_path_factory.getbasetemp()
-    monkeypatch.setenv("TORCHINDUCTOR_CACHE_DIR", str(folder / "inductor"))
-    monkeypatch.setenv("REMATPASS_CACHE_DIR", str(folder / "rematpass"))
-    yield
-    torch._dynamo.reset()
-
+pytestmark = pytest.mark.usefixtures("own_caches")
 
 # Mode, programs, most blocks in one.
 QUICK = [("replay", 40, 6), ("op_by_op", 8, 4), ("backend", 1, 3), ("backend_alike", 1, 3)]

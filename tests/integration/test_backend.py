@@ -21,15 +21,7 @@ from tests.processes import finish, start_python
 SCALAR = {"cpp.simdlen": 1}  # kernels without vector instructions compile twice as fast
 
 
-@pytest.fixture(autouse=True)
-def own_caches(tmp_path_factory, monkeypatch):
-    """Nothing from earlier runs, nothing left behind. One folder for all: compiled headers are made once."""
-    folder = tmp_path_factory.getbasetemp()
-    monkeypatch.setenv("TORCHINDUCTOR_CACHE_DIR", str(folder / "inductor"))
-    monkeypatch.setenv("REMATPASS_CACHE_DIR", str(folder / "rematpass"))
-    torch._dynamo.reset()
-    yield
-    torch._dynamo.reset()
+pytestmark = pytest.mark.usefixtures("own_caches")
 
 
 class Tiny(nn.Module):

@@ -112,12 +112,6 @@ def test_processes_that_measure_at_once_take_the_same_figures(tmp_path):
     assert path.read_text() in figures
 
 
-@pytest.fixture(scope="module")
-def inductor(tmp_path_factory):
-    """One folder for all tests that only need their own kernels compiled: compiled headers are made once."""
-    return str(tmp_path_factory.getbasetemp() / "inductor")
-
-
 def write_figures(folder, name, flops_per_second):
     """A measured processor in the cache of one process."""
     figures = DeviceModel("cpu", (("float32", flops_per_second),), 1e10, 2000, 1e10, 2**34, name)
@@ -147,8 +141,8 @@ print(json.dumps([plan.to_json(), [p.grad.tolist() for p in model.parameters()]]
 """
 
 
-def test_two_processes_that_compile_at_once(tmp_path, inductor):
-    caches = {"REMATPASS_CACHE_DIR": str(tmp_path / "ours"), "TORCHINDUCTOR_CACHE_DIR": inductor}
+def test_two_processes_that_compile_at_once(tmp_path, inductor_caches):
+    caches = {"REMATPASS_CACHE_DIR": str(tmp_path / "ours"), "TORCHINDUCTOR_CACHE_DIR": inductor_caches}
     outputs = [finish(process) for process in [start_python(STEP, **caches) for _ in range(2)]]
     assert len({stdout for stdout, _ in outputs}) == 1
     assert [stderr for _, stderr in outputs] == ["", ""]
@@ -156,25 +150,23 @@ def test_two_processes_that_compile_at_once(tmp_path, inductor):
 
 
 @pytest.fixture(scope="module")
-def ranks(tmp_path_factory, inductor):
+def ranks(tmp_path_factory, shared_folder, inductor_caches):
     """What two processes of one job saw; made by the worker of pytest-xdist that comes first, for all of them."""
-    folder = tmp_path_factory.mktemp("ranks")
-    is_worker = "PYTEST_XDIST_WORKER" in os.environ
-    seen = (tmp_path_factory.getbasetemp().parent if is_worker else folder) / "ranks.json"
+    seen = shared_folder / "ranks.json"
     with FileLock(f"{seen}.lock"):
         if not seen.exists():
-            seen.write_text(json.dumps(run_ranks(folder, inductor)))
+            seen.write_text(json.dumps(run_ranks(tmp_path_factory.mktemp("ranks"), inductor_caches)))
     return json.loads(seen.read_text())
 
 
-def run_ranks(folder, inductor):
+def run_ranks(folder, inductor_caches):
     """Each rank has its own cache, its own measured processor and its own hash seed."""
     started = []
     for rank, rate in enumerate((1e11, 3e9)):  # one computes 30 times as fast, with the same bandwidth
         write_figures(folder / f"rank{rank}", f"rank {rank}", rate)
         environment = {
             "REMATPASS_CACHE_DIR": str(folder / f"rank{rank}"),
-            "TORCHINDUCTOR_CACHE_DIR": inductor,
+            "TORCHINDUCTOR_CACHE_DIR": inductor_caches,
             "PYTHONHASHSEED": str(rank + 1),
             "GLOO_SOCKET_IFNAME": "lo",
         }
