@@ -78,7 +78,7 @@ class Bound:
             return 0.0
         aside = self._moments.around(rival)
         is_later = around.to_come & ~aside.to_come & ~aside.is_over
-        followers = (v for v in np.flatnonzero(is_later).tolist() if v != k and self._is_met(v))
+        followers = (v for v in np.flatnonzero(is_later).tolist() if v != k and self.is_met(v))
         later = next(filter(self.leads_on, followers), None)
         if later is None:
             return 0.0
@@ -100,12 +100,12 @@ class Bound:
     def _readers(self) -> dict[int, list[int]]:
         """Per storage of a gradient, the ops that read it and have a moment."""
         program, found = self.program, dict[int, list[int]]()
-        for v in filter(self._is_met, range(len(program))):
+        for v in filter(self.is_met, range(len(program))):
             for r in {program.root[u] for u in program.inputs[v] if program.is_backward[u]}:
                 found.setdefault(r, []).append(v)
         return found
 
-    def _is_met(self, v: int) -> bool:
+    def is_met(self, v: int) -> bool:
         """Whether op v is one of the backward that runs once, with all it reads and makes in memory."""
         return self.program.is_backward[v] and self.program.is_paid[v] and self.is_certain(v)
 
@@ -115,7 +115,7 @@ class Bound:
         program = self.program
         forward = [v for v, kind in enumerate(program.kind) if kind not in _UNPAID and not program.is_backward[v]]
         sizes = [program.static_bytes + self._around_op(v) for v in forward if self.is_certain(v)]
-        met = [(self._around_op(v), v) for v in range(len(program)) if self._is_met(v)]
+        met = [(self._around_op(v), v) for v in range(len(program)) if self.is_met(v)]
         sizes += [
             self.fixed_bytes + live + self._moments.live_gradients(self._moments.around(v))
             for live, v in heapq.nlargest(PEAK_MOMENTS, met)
@@ -126,7 +126,7 @@ class Bound:
     def heaviest(self) -> int | None:
         """Of the backward's ops that others depend on, the one that reads and writes most; None for none."""
         sizes, root, inputs = self.program.size_bytes, self.program.root, self.program.inputs
-        leading = (v for v in range(len(self.program)) if self._is_met(v) and self.leads_on(v))
+        leading = (v for v in range(len(self.program)) if self.is_met(v) and self.leads_on(v))
         return max(
             leading, key=lambda v: self._own(v) + sum(sizes[r] for r in {root[u] for u in inputs[v]}), default=None
         )
@@ -188,6 +188,14 @@ class Bound:
         return places[places >= 0]
 
     @cached_property
+    def _needs(self) -> tuple[IntArray, IntArray]:
+        """Per op and value of the closure that it needs: the op, and the index of the value."""
+        needs = self.program.needs
+        readers = np.repeat(np.arange(len(needs)), [len(values) for values in needs])
+        places: IntArray = self._place[np.array([u for values in needs for u in values], dtype=np.int64)]
+        return readers[places >= 0], places[places >= 0]
+
+    @cached_property
     def _may_be_there(self) -> BoolArray:
         """Which values of the closure may be in memory in the middle of the backward."""
         program = self.program
@@ -199,9 +207,9 @@ class Bound:
         program = self.program
         problem, values = self._whole
         wanted = np.zeros(len(values), dtype=bool)
-        needed = [u for v in np.flatnonzero(to_come).tolist() for u in program.needs[v]]
-        needed += [v for v in program.backward_outputs if not program.is_backward[v]]
-        wanted[self._places(needed)] = True
+        readers, needed = self._needs
+        wanted[needed[to_come[readers]]] = True
+        wanted[self._places([v for v in program.backward_outputs if not program.is_backward[v]])] = True
         held = self._places([program.root[u] for u in program.inputs[k]])
         held = held[self._may_be_there[held]]
         may_recompute = problem.may_recompute

@@ -102,6 +102,15 @@ class LocalSearch:
         """Extra time of the best plan that fits; infinite where none was found."""
         return self._core.best_ns
 
+    @property
+    def present_ns(self) -> int:
+        """Extra time of the present plan, whether it fits or not."""
+        return self._core.present_ns
+
+    def present(self) -> Decision:
+        """The present plan, whether it fits or not."""
+        return make_decision(self.program, Schedule(self._forward, self._core.present))
+
     def best(self) -> Decision | None:
         """The best plan that fits; None where none was found."""
         backward = self._core.best

@@ -282,7 +282,7 @@ class Frontier:
 
     def bound_ns(self, budget_bytes: int | None, point: FrontierPoint) -> float:
         """Least extra time of any plan at the budget; `point` says which moments are worth a look."""
-        if budget_bytes is None or budget_bytes >= self.fastest.peak_bytes or not point.extra_ns:
+        if budget_bytes is None or budget_bytes >= self.fastest.peak_bytes:
             return self.bound.extra_ns_at(None)
         heaviest = [] if self.bound.heaviest is None else [self.bound.heaviest]
         moments = dict.fromkeys([*self.moments(point.decision), *self._fastest_moments, *heaviest])
@@ -299,9 +299,10 @@ class Frontier:
         timeline = simulate(program, schedule)
         ops = [v for v in schedule.backward if program.is_paid[v]]
         at = max(0, timeline.peak_position - len(timeline.forward_bytes))
-        places = [i for i, v in enumerate(ops) if program.is_backward[v] and self.bound.is_certain(v)]
-        places = [i for i in places if self.bound.leads_on(ops[i])] or places
-        return [ops[i] for i in sorted(places, key=lambda i: abs(i - at))[:BOUND_MOMENTS]]
+        outward = [ops[i] for i in sorted(range(len(ops)), key=lambda i: abs(i - at))]
+        leading = (v for v in outward if self.bound.leads_on(v) and self.bound.is_met(v))
+        found = list(itertools.islice(leading, BOUND_MOMENTS))
+        return found or list(itertools.islice(filter(self.bound.is_met, outward), BOUND_MOMENTS))
 
     def _enough(self, peak_bytes: int, point: FrontierPoint) -> float:
         """Extra time at which it is not worth to look for less."""

@@ -58,6 +58,69 @@ def test_selective_recomputation_is_found():
     assert len(scores) >= 12, "the scores of every layer are computed again"
 
 
+class Recurrent(nn.Module):
+    """An LSTM, its steps written out."""
+
+    def __init__(self, width: int) -> None:
+        super().__init__()
+        self.given, self.hidden = nn.Linear(width, 4 * width), nn.Linear(width, 4 * width)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        hidden = cell = torch.zeros_like(x[0])
+        found = []
+        for step in x:
+            write, forget, new, read = (self.given(step) + self.hidden(hidden)).chunk(4, -1)
+            cell = forget.sigmoid() * cell + write.sigmoid() * new.tanh()
+            hidden = read.sigmoid() * cell.tanh()
+            found.append(hidden)
+        return torch.stack(found).square().sum()
+
+
+def convolved_twice(channels: int, to: int) -> nn.Sequential:
+    sizes = ((channels, to), (to, to))
+    layers = [(nn.Conv2d(a, b, 3, padding=1), nn.GroupNorm(4, b), nn.SiLU()) for a, b in sizes]
+    return nn.Sequential(*(layer for group in layers for layer in group))
+
+
+class SmallUNet(nn.Module):
+    """Each level half as large and twice as wide as the one above; skips over all that is below."""
+
+    def __init__(self, width: int, levels: int) -> None:
+        super().__init__()
+        widths = [width << level for level in range(levels)]
+        self.down = nn.ModuleList(convolved_twice(a, b) for a, b in zip([width, *widths], widths, strict=False))
+        self.up = nn.ModuleList(convolved_twice(3 * w, w) for w in reversed(widths[:-1]))
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        skips = []
+        for block in self.down:
+            x = block(x if not skips else nn.functional.avg_pool2d(x, 2))
+            skips.append(x)
+        skips.pop()
+        for block in self.up:
+            x = block(torch.cat([nn.functional.interpolate(x, scale_factor=2), skips.pop()], 1))
+        return x.square().sum()
+
+
+@pytest.mark.parametrize(
+    ("model", "shape", "share", "reachable"),
+    [
+        pytest.param(Recurrent(64), (12, 32, 64), 48 / 64, 0.051, id="recurrent"),
+        pytest.param(SmallUNet(16, 4), (2, 16, 64, 64), 3 / 64, 0.079, id="unet"),
+    ],
+)
+def test_what_a_patient_search_finds_is_found(model, shape, share, reachable):
+    """`share` of the way from the smallest peak up; extra time as a share of the step, found by many more rounds."""
+    step = Step(model, (torch.ones(shape),), device="h100-sxm")
+    program = look_at_step(step, parse_options({"memory_budget": "none"}), collect_inputs).program
+    frontier = Frontier(program)
+    low, high = frontier.smallest.peak_bytes, frontier.fastest.peak_bytes
+    point = frontier.choose(low + int((high - low) * share))
+    step_ns = sum(ns for ns, given in zip(program.duration_ns, program.in_forward, strict=True) if given)
+    step_ns += sum(ns for ns, given in zip(program.duration_ns, program.is_backward, strict=True) if given)
+    assert point.extra_ns <= 1.1 * reachable * step_ns
+
+
 @pytest.mark.parametrize("is_residual", [False, True])
 def test_the_peak_grows_like_the_square_root_of_the_depth(is_residual):
     """Least memory for boundaries at one extra forward (Chen et al. 2016), and lower still at two (Griewank 2000).

@@ -119,6 +119,8 @@ void bind_moves(py::module_& m) {
                          double enough_ns) { return LocalSearch(p, forward, backward, budget_bytes, enough_ns); }),
              py::keep_alive<1, 2>())
         .def("step", &LocalSearch::step)
+        .def_property_readonly("present", [](const LocalSearch& search) { return to_tuple(search.present()); })
+        .def_property_readonly("present_ns", &LocalSearch::present_ns)
         .def_property_readonly("best_ns",
                                [](const LocalSearch& search) {
                                    const double none = std::numeric_limits<double>::infinity();

@@ -25,6 +25,8 @@ public:
     bool step();
     const std::optional<std::vector<int>>& best() const { return best_; }
     Int best_ns() const { return best_ns_; }
+    const std::vector<int>& present() const { return present_; }
+    Int present_ns() const { return present_ns_; }
 
 private:
     std::vector<Eviction> choose(const Axis& axis, const Excess& excess);
