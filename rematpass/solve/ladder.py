@@ -103,28 +103,41 @@ class Ladder:
         self._rungs = {0: fastest}
         self._between: dict[tuple[int, int, int], FrontierPoint | None] = {}
 
-    def around(self, budget_bytes: int) -> Box:
-        """The slowest plan that does not fit and the fastest that does; `budget_bytes` lies between the ends."""
+    def around(self, budget_bytes: int) -> list[tuple[int, Box]]:
+        """The slowest plan that does not fit and the fastest that does; `budget_bytes` lies between the ends.
+
+        Returns:
+            Boxes, the later ones narrower, and for each a peak below which nothing made from it may be taken: there
+            another budget has not seen that box.
+        """
         place = next(i for i, target in enumerate(self._targets) if target <= budget_bytes)
         while self.rung(place - 1).peak_bytes <= budget_bytes:
             place -= 1
         return self._halve(Box(self.rung(place - 1), self.rung(place)), budget_bytes)
 
-    def _halve(self, box: Box, budget_bytes: int) -> Box:
-        """Neighbours nearer to each other, where two are far apart in time."""
-        top, bottom = box.fast.peak_bytes, box.small.peak_bytes
+    def _halve(self, box: Box, budget_bytes: int) -> list[tuple[int, Box]]:
+        """The box and narrower ones, where its ends are far apart in time.
+
+        Where nothing is found half way, budgets above go on from there; those below have the box they had.
+        """
+        found = [(0, box)]
+        top, bottom, floor = box.fast.peak_bytes, box.small.peak_bytes, 0
         for _ in range(HALVINGS):
             if box.small.extra_ns - box.fast.extra_ns <= self._coarse_ns:
                 break
             target = (top + bottom) // 2
             point = self._between_ends(target, box)
+            if point is None and target > budget_bytes:
+                break
             if point is None:
-                top, bottom = (top, target) if target <= budget_bytes else (target, bottom)
-            elif point.peak_bytes <= budget_bytes:
-                box, bottom = Box(box.fast, point), point.peak_bytes
+                bottom = floor = target
+                continue
+            if point.peak_bytes <= budget_bytes:
+                box, bottom = Box(box.fast, point), max(bottom, point.peak_bytes)
             else:
                 box, top = Box(point, box.small), point.peak_bytes
-        return box
+            found = [*(pair for pair in found if pair[0] < floor), (floor, box)]
+        return found
 
     def _between_ends(self, target_bytes: int, box: Box) -> FrontierPoint | None:
         """A plan inside the box whose peak is at most the target; None where none was found."""

@@ -211,11 +211,11 @@ class Frontier:
             return self.fastest
         if self.smallest.peak_bytes > budget_bytes:
             return None
-        listed = self._listed(budget_bytes)
-        if self._ladder is None:
-            return listed
-        climbed = self._polish(self._ladder.around(budget_bytes), budget_bytes)
-        return min(listed, climbed, key=lambda p: (p.extra_ns, p.peak_bytes))
+        found = [self._listed(budget_bytes)]
+        for floor_bytes, box in self._ladder.around(budget_bytes) if self._ladder else ():
+            point = self._polish(box, budget_bytes)
+            found += [point] if point.peak_bytes >= floor_bytes else []
+        return min(found, key=lambda p: (p.extra_ns, p.peak_bytes))
 
     def _listed(self, budget_bytes: int) -> FrontierPoint:
         """The best plan of the lists: the chain programme's, closures of the whole graph, and the lowest."""
