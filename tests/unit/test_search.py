@@ -4,6 +4,7 @@ import itertools
 import time
 from dataclasses import replace
 from itertools import pairwise
+from random import Random
 
 import pytest
 from hypothesis import given, settings
@@ -160,6 +161,19 @@ def test_a_smaller_budget_never_gives_a_higher_peak_or_less_time():
     assert all(p.peak_bytes <= budget for p, budget in zip(chosen, budgets, strict=True))
     assert all(a.peak_bytes >= b.peak_bytes and a.extra_ns <= b.extra_ns for a, b in pairwise(chosen))
     assert [Frontier(program).choose(budget) for budget in budgets[::9]] == chosen[::9], "whatever was asked before"
+
+
+@pytest.mark.parametrize("seed", [75, 393, 437, 467, 682])
+def test_peaks_fall_and_times_rise_over_many_budgets_of_layers_that_all_differ(seed):
+    """Halfway between two plans nothing may be found, though something is above or below."""
+    random = Random(seed)
+    forms = {"is_residual": random.random() < 0.5, "is_fusing": random.random() < 0.5}
+    sizes = (50, 300), (300, 3000), (1, 40), (1, 60)
+    layers = [Layer(*(random.randint(*size) for size in sizes)) for _ in range(random.randint(8, 20))]
+    frontier = Frontier(layered(layers, **forms))
+    top, bottom = frontier.fastest.peak_bytes, frontier.smallest.peak_bytes
+    chosen = [frontier.choose(top - (top - bottom) * i // 64) for i in range(65)]
+    assert all(a.peak_bytes >= b.peak_bytes and a.extra_ns <= b.extra_ns for a, b in pairwise(chosen))
 
 
 def test_a_plan_with_room_to_spare_names_a_first_step_down_not_the_last():
