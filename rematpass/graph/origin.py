@@ -25,7 +25,10 @@ _FRAME = re.compile(r'File "([^"]+)", line (\d+), in (\S+)\n\s*(.*)')
 
 
 def module_path(node: fx.Node) -> str:
-    """Path of the innermost module that ran the op, as in `model.named_modules()`; "" for the root or none."""
+    """Path of the innermost module that ran the op, as in `model.named_modules()`; "" for the root or none.
+
+    Of a function that uses several: before it the name of the global, `args.1` of a partial, `closure.1` of a closure.
+    """
     stack = node.meta.get("nn_module_stack") or node.meta.get("fwd_nn_module_stack")
     if not stack:
         return ""
