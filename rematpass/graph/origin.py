@@ -15,7 +15,7 @@ CACHED_TEXTS = 8192
 
 _INDEX = re.compile(r"\['?([^\]']+)'?\]")
 # How dynamo comes to the module that runs: by a local (`L`) or a global (`G`) of the traced frame, then by what a
-# method, a partial or a closure holds. What says nothing to a reader is left out, a second module never is.
+# method, a partial or a closure holds. What says nothing to a reader is left out, what is held second keeps its place.
 _PLANNED = re.compile(r"^L\['(?:self|fn|model)'\]")
 _FRAME_NAME = re.compile(r"^(?:L|G)\['(\w+)'\]")
 _IMPORTED = re.compile(r"^G\['__import_\w+'\]\.?")

@@ -38,7 +38,7 @@ FIT_ROUNDS = 40
 ROUNDS = 200
 # What a search from the plan above finds is far from its bound if it is more than this share above it, and more than so
 # many times the coarse step: then the listed plan is another start. On 21 programs at 13 budgets each, never is 0.5 %
-# of extra time worse on average (an LSTM 15 %), half of both limits 0.1 % better in 12 % more work (2026-11).
+# of extra time worse on average (an LSTM 11 %), a quarter of both limits 0.1 % better in 12 % more work (2026-11).
 FAR_SHARE = 0.2
 FAR_STEPS = 4
 # Between two rungs that are far apart in time, so many times the middle is tried. Once, on the same programs, is 0.9 %
