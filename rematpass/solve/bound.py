@@ -9,7 +9,7 @@ latter, what op k reads, writes and uses as scratch, and for each gradient that 
 in its place, whichever is smaller. All else that is live then are forward values; what k and the ops to come need and
 is not among them is computed again at least once. So no plan is faster than the linear-programming value of the
 closure over these ops at the bytes that are left (Lagrangian duality; the constraint matrix of a closure is totally
-unimodular).
+unimodular). Values are kept whole, which asks for more: see core/whole.cpp.
 
 Of k and another op that reads one of its gradients, neither needs the other: that of a weight beside that of an
 activation. The other runs before k, and what it returns is there; or between k and a later op that needs k; or after
@@ -48,46 +48,52 @@ class Bound:
 
     program: Program
 
-    def extra_ns_at(self, budget_bytes: int | None, moments: Iterable[int] = ()) -> float:
+    def extra_ns_at(self, budget_bytes: int | None, moments: Iterable[int] = (), known_ns: int | None = None) -> float:
         """Least extra time in ns of any plan whose peak fits the budget.
 
         Args:
             budget_bytes: None for no limit.
             moments: backward ops to look at, besides the start of the backward. More give a better bound.
+            known_ns: what a plan takes that fits. Where given, values are kept whole or not at all at the moment that
+                says most, which says more yet, up to `known_ns`; takes up to a tenth of a second.
         """
-        best = self._least(self._whole[0], budget_bytes, 0)
-        if budget_bytes is None:
-            return best
-        for k in moments:
+        start = self._line(self._whole[0], budget_bytes, 0)
+        best = [start]
+        for k in () if budget_bytes is None else moments:
             if self.is_certain(k):
-                best = max(best, self._least_at(budget_bytes, k))
-                best = max(best, self._least_beside_rival(budget_bytes, k, best))
-        return best
+                best = max(best, [self._line_at(budget_bytes, k)], key=_least)
+                best = max(best, self._lines_beside_rival(budget_bytes, k, _least(best)), key=_least)
+        if known_ns is None or _least(best) >= known_ns:
+            return _least(best)
+        return min(line.least_of_whole(known_ns) for line in best)
 
-    def _least_at(self, budget_bytes: int, k: int, before: Sequence[int] = (), after: Sequence[int] = ()) -> float:
-        """Least extra time by the moment of op k, of plans that run `before` earlier and `after` later."""
+    def _line_at(self, budget_bytes: int | None, k: int, before: Sequence[int] = (), after: Sequence[int] = ()) -> Line:
+        """What the moment of op k asks of plans that run `before` earlier and `after` later."""
         around = self._moments.around(k, before, after)
         forced = self._moments.live_gradients(around) + self._own(k)
-        return self._least(self._problem_at(k, around.to_come), budget_bytes, forced)
+        return self._line(self._problem_at(k, around.to_come), budget_bytes, forced)
 
-    def _least_beside_rival(self, budget_bytes: int, k: int, enough: float) -> float:
-        """Least extra time by moments of op k, of one beside it, and of one that needs k; 0 if not above `enough`."""
+    def _lines_beside_rival(self, budget_bytes: int | None, k: int, enough: float) -> list[Line]:
+        """What moments of op k, of one beside it, and of one that needs k ask, one of which a plan meets.
+
+        Empty if one of them does not ask for more than `enough`.
+        """
         around = self._moments.around(k)
         rival = max(self._rivals(k, around), key=lambda v: self.program.size_bytes[v], default=None)
         if rival is None:
-            return 0.0
+            return []
         aside = self._moments.around(rival)
         is_later = around.to_come & ~aside.to_come & ~aside.is_over
         followers = (v for v in np.flatnonzero(is_later).tolist() if v != k and self.is_met(v))
         later = next(filter(self.leads_on, followers), None)
         if later is None:
-            return 0.0
-        least = math.inf
+            return []
+        lines = list[Line]()
         for op, before, after in ((k, [rival], []), (later, [], [rival]), (rival, [k], [later])):
-            least = min(least, self._least_at(budget_bytes, op, before, after))
-            if least <= enough:
-                return 0.0
-        return least
+            lines.append(self._line_at(budget_bytes, op, before, after))
+            if lines[-1].least_ns <= enough:
+                return []
+        return lines
 
     def _rivals(self, k: int, around: _core.Around) -> Iterable[int]:
         """Ops of the backward that read a gradient that op k reads, too; neither needs the other."""
@@ -216,13 +222,39 @@ class Bound:
         may_recompute[held], wanted[held] = False, True
         return problem.with_sides(wanted, self._may_be_there, may_recompute)
 
-    def _least(self, problem: ClosureProblem, budget_bytes: int | None, forced_bytes: int) -> float:
+    def _line(self, problem: ClosureProblem, budget_bytes: int | None, forced_bytes: int) -> Line:
         room = None if budget_bytes is None else budget_bytes - self.fixed_bytes - forced_bytes
         if room is not None:  # what is kept is a sum of sizes, and what is spent one of durations
             room -= room % problem.keep_unit
-        upper, lower = closure_near(problem, room)
-        step = problem.recompute_unit
-        return float(math.ceil(interpolate(upper, lower, room) / step - ROUNDING) * step)
+        return Line(problem, room, *closure_near(problem, room))
+
+
+@dataclass(frozen=True)
+class Line:
+    """What a closure asks for at the bytes that are left: a point on the line between two neighbours of its hull."""
+
+    problem: ClosureProblem
+    room_bytes: int | None
+    upper: Closure
+    lower: Closure
+
+    @cached_property
+    def least_ns(self) -> float:
+        """Extra time of fractions of values."""
+        step = self.problem.recompute_unit
+        return float(math.ceil(interpolate(self.upper, self.lower, self.room_bytes) / step - ROUNDING) * step)
+
+    def least_of_whole(self, known_ns: int) -> float:
+        """Extra time of whole values, at most `known_ns`."""
+        if self.room_bytes is None or not self.lower.kept_bytes < self.room_bytes < self.upper.kept_bytes:
+            return self.least_ns
+        whole = self.problem.least_of_whole(self.upper, self.lower, self.room_bytes, known_ns)
+        return max(self.least_ns, float(whole))
+
+
+def _least(lines: Sequence[Line]) -> float:
+    """What any plan takes that meets one of the lines."""
+    return min((line.least_ns for line in lines), default=0.0)
 
 
 def interpolate(upper: Closure, lower: Closure, room_bytes: int | None) -> float:

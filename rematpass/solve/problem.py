@@ -216,7 +216,7 @@ class _Search:
 
     def improve(self, start: Decision, budget_bytes: int, on_round: Callable[[int], object] | None) -> Repaired:
         """Local search from a plan that fits, until the bound is reached."""
-        enough = self.bound_duration(budget_bytes, start) - self._total
+        enough = self._bound_ns(budget_bytes, start, None)
         if start.recompute_ns <= enough:
             return Repaired(start, 0, is_complete=True)
         found = repair(self._program, start, budget_bytes, Limits(ROUNDS, PATIENCE, self._stop, enough), on_round)
@@ -224,10 +224,12 @@ class _Search:
 
     def bound_duration(self, budget_bytes: int, decision: Decision) -> int:
         """No sequence is shorter: every op once, and what the closure says must run again."""
+        return self._total + self._bound_ns(budget_bytes, decision, decision.recompute_ns)
+
+    def _bound_ns(self, budget_bytes: int, decision: Decision, known_ns: int | None) -> int:
         if self._frontier is None:
-            return self._total
-        moments = self._frontier.moments(decision)
-        return self._total + int(self._bound.extra_ns_at(budget_bytes, moments))
+            return 0
+        return int(self._bound.extra_ns_at(budget_bytes, self._frontier.moments(decision), known_ns))
 
 
 def _depends_on_backward(problem: Problem) -> list[bool]:

@@ -282,12 +282,14 @@ class Frontier:
         return tuple(self._simulate(self._whole(place)) for place in places)
 
     def bound_ns(self, budget_bytes: int | None, point: FrontierPoint) -> float:
-        """Least extra time of any plan at the budget; `point` says which moments are worth a look."""
+        """Least extra time of any plan at the budget, at most that of `point`, which says which moments to look at."""
+        return self.bound.extra_ns_at(budget_bytes, self._moments_near(budget_bytes, point), point.extra_ns)
+
+    def _moments_near(self, budget_bytes: int | None, point: FrontierPoint) -> list[int]:
         if budget_bytes is None or budget_bytes >= self.fastest.peak_bytes:
-            return self.bound.extra_ns_at(None)
+            return []
         heaviest = [] if self.bound.heaviest is None else [self.bound.heaviest]
-        moments = dict.fromkeys([*self.moments(point.decision), *self._fastest_moments, *heaviest])
-        return self.bound.extra_ns_at(budget_bytes, moments)
+        return list(dict.fromkeys([*self.moments(point.decision), *self._fastest_moments, *heaviest]))
 
     @cached_property
     def _fastest_moments(self) -> list[int]:
@@ -307,7 +309,7 @@ class Frontier:
 
     def _enough(self, peak_bytes: int, point: FrontierPoint) -> float:
         """Extra time at which it is not worth to look for less."""
-        least = self.bound_ns(peak_bytes, point)
+        least = self.bound.extra_ns_at(peak_bytes, self._moments_near(peak_bytes, point))
         return max(least * (1 + NEAR_SHARE), least + NEAR_STEP * self._step_ns)
 
     @cached_property

@@ -64,6 +64,8 @@ def test_the_bound_is_below_the_integer_programme_and_the_filled_hull_just_above
     found = [upper, *fill_between(problem, upper, lower), lower]
     filled = min(c.extra_ns for c in found if c.kept_bytes <= room)
     assert bound <= exact + 1e-6
+    whole = problem.least_of_whole(upper, lower, room, lower.extra_ns) if upper is not lower else bound
+    assert bound - 1 <= whole <= exact + 1e-6
     assert exact <= filled + 1e-6
     assert filled - bound <= max(program.duration_ns) * 2, "a point of the hull, or between two, is near"
 

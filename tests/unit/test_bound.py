@@ -61,8 +61,11 @@ def test_no_plan_beats_the_bound(program):
     if len(recomputable(program)) * len(backward_ops(program)) > 12:
         return  # more than 4,096 sequences
     bound, moments = bound_of(program), backward_ops(program)
-    for peak, extra in set(every_plan(program)):  # thousands of plans, few pairs
+    plans = set(every_plan(program))  # thousands of plans, few pairs
+    slowest = max(extra for _, extra in plans)
+    for peak, extra in plans:
         assert bound.extra_ns_at(peak, moments) <= extra
+        assert bound.extra_ns_at(peak, moments, slowest) <= extra
         assert bound.peak_bytes <= peak
 
 
@@ -70,8 +73,10 @@ def test_no_plan_beats_the_bound(program):
 @given(st.one_of(programs(), stacked_programs(), programs(is_fusing=True)))
 def test_no_plan_of_the_frontier_beats_the_bound(program):
     frontier, moments = Frontier(program), backward_ops(program)
-    for p in frontier.curve(5):
+    curve = frontier.curve(5)
+    for p in curve:
         assert frontier.bound.extra_ns_at(p.peak_bytes, moments) <= p.extra_ns
+        assert frontier.bound.extra_ns_at(p.peak_bytes, moments, 2 * curve[-1].extra_ns) <= p.extra_ns
         assert frontier.bound.peak_bytes <= p.peak_bytes
 
 
@@ -128,8 +133,11 @@ SIZES = st.tuples(*[st.sampled_from([8, 40, 100, 250])] * 6)
 def test_no_plan_in_any_order_beats_the_bound(sizes):
     program = two_layers(sizes)
     bound, moments = bound_of(program), backward_ops(program)
-    for peak, extra in set(every_order(program)):
+    plans = set(every_order(program))
+    slowest = max(extra for _, extra in plans)
+    for peak, extra in plans:
         assert bound.extra_ns_at(peak, moments) <= extra
+        assert bound.extra_ns_at(peak, moments, slowest) <= extra
         assert bound.peak_bytes <= peak
 
 
@@ -180,13 +188,13 @@ def test_a_gradient_made_or_what_it_is_made_of_counts_at_a_moment(tangent, waiti
 
 @pytest.mark.parametrize("is_residual", [False, True])
 def test_the_bound_is_near_on_layers(is_residual):
-    """Between 20 and 80 % of the span of 24 equal layers, the plan is within 2 % and one value of the bound.
+    """Between 20 and 80 % of the span of 24 equal layers, the plan is within 2 % and one small value of the bound.
 
-    The bound may recompute a part of a value, a plan all of it (at most 30 ns here).
+    Ops take 10 to 30 ns here: one of 10 more than the bound says is all that 2 % do not cover, at two of the budgets.
     """
     frontier = Frontier(layered([Layer()] * 24, is_residual=is_residual))
     top, bottom = frontier.fastest.peak_bytes, frontier.smallest.peak_bytes
-    for percent in range(20, 81, 5):
+    for percent in range(20, 81):
         budget = bottom + (top - bottom) * percent // 100
         point = frontier.choose(budget)
-        assert point.extra_ns <= frontier.bound_ns(budget, point) * 1.02 + 30
+        assert point.extra_ns <= frontier.bound_ns(budget, point) * 1.02 + 10

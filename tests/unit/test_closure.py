@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from rematpass.solve._core import ClosureProblem
-from rematpass.solve.closure import fill_between, sweep_closures
+from rematpass.solve.closure import closure_near, fill_between, sweep_closures
 
 SIZES = st.sampled_from([0, 2**10, 2**12, 3 * 2**11, 2**14, 5000])
 QUICK = settings(deadline=None, max_examples=60, derandomize=True)
@@ -210,3 +210,41 @@ def test_must_keep_and_must_recompute():
     p = problem([2**20, 2**10], [1, 10**9], [True, True], [(1, 0)], [True, False], [False, True])
     for c in sweep_closures(p):
         assert c.kept.tolist() == [True, False]
+
+
+@QUICK
+@given(problems(), st.sampled_from([0, 1, 2**11, 7000, 20_000]), st.integers(0, 2500))
+def test_whole_values_take_what_brute_force_finds(p, room, known):
+    """Between two neighbours of the hull, not the line but the best assignment that fits."""
+    upper, lower = closure_near(p, room)
+    if not lower.kept_bytes < room < upper.kept_bytes:
+        return
+    least = min(extra for kept, extra in all_points(p) if kept <= room)
+    if known <= lower.extra_ns:
+        assert p.least_of_whole(upper, lower, room, known) == min(least, known)
+    assert p.least_of_whole(upper, lower, room, 10 * lower.extra_ns) == least
+
+
+def test_whole_values_of_many_layers_take_one_layer_more():
+    """Half a layer's room is worth nothing: with 24 equal layers and room for 10.5, 14 are computed again."""
+    n = 24
+    p = problem([1000] * n, [70] * n, [True] * n, [])
+    upper, lower = closure_near(p, 10_500)
+    assert p.least_of_whole(upper, lower, 10_500, 10_000) == 14 * 70
+    assert p.least_of_whole(upper, lower, 10_500, 14 * 70 - 20) == 14 * 70 - 20
+
+
+def test_too_many_choices_leave_a_bound_below_the_least():
+    """40 values none of which are alike: sums of sizes are far more than are looked at."""
+    random = np.random.default_rng(0)
+    n, spread = 40, 1000
+    keep = (10**9 + random.integers(0, 10**9, n)).tolist()
+    again = [b // 10**4 + int(x) for b, x in zip(keep, random.integers(-spread, spread, n), strict=True)]
+    p = problem(keep, again, [True] * n, [])
+    room = sum(keep) // 2
+    upper, lower = closure_near(p, room)
+    line = upper.extra_ns + (upper.kept_bytes - room) * (lower.extra_ns - upper.extra_ns) / (
+        upper.kept_bytes - lower.kept_bytes
+    )
+    found = p.least_of_whole(upper, lower, room, lower.extra_ns)
+    assert line <= found <= lower.extra_ns

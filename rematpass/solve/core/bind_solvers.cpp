@@ -8,6 +8,7 @@
 #include "closure.hpp"
 #include "flow.hpp"
 #include "stage.hpp"
+#include "whole.hpp"
 
 namespace remat {
 namespace {
@@ -67,6 +68,7 @@ void bind_closures(py::module_& m) {
         .def_property_readonly("wanted", [](const ClosureProblem& p) { return to_bools(p.wanted); })
         .def_property_readonly("may_keep", [](const ClosureProblem& p) { return to_bools(p.may_keep); })
         .def_property_readonly("may_recompute", [](const ClosureProblem& p) { return to_bools(p.may_recompute); })
+        .def("least_of_whole", &least_of_whole)
         .def_property_readonly("tails",
                                [](const ClosureProblem& p) {
                                    std::vector<int> tails;
@@ -97,7 +99,7 @@ void bind_closures(py::module_& m) {
     m.attr("MAX_CAPACITY") = py::int_(MAX_CAPACITY);
     m.def("minimum_cut", [](int nodes, const py::array_t<Int>& tails, const py::array_t<Int>& heads,
                             const py::array_t<Int>& capacities, int source, int sink) {
-        return to_bools(minimum_cut(nodes, read_arcs(tails, heads, capacities), source, sink));
+        return to_bools(minimum_cut(nodes, read_arcs(tails, heads, capacities), source, sink).side);
     });
     m.def("certify_cut", [](const py::array_t<Int>& tails, const py::array_t<Int>& heads,
                             const py::array_t<Int>& capacities, const py::array_t<bool>& side, int sink, Int flow) {

@@ -6,6 +6,7 @@
 #include <map>
 
 #include "flow.hpp"
+#include "network.hpp"
 #include "work.hpp"
 
 namespace remat {
@@ -15,69 +16,31 @@ namespace {
 // A size times a price.
 using Wide = unsigned __int128;
 
-// All that may be kept together stays below this, so that "infinite" is never the cheaper way.
-constexpr Int MOST_KEPT = MAX_CAPACITY / 4;
-
-struct Capacities {
-    std::vector<Int> keep, again;
-};
-
-// In whole units: exact where products of sizes and prices fit, else rounded to the nearest power of two.
-Capacities find_capacities(const ClosureProblem& problem, const Price& price) {
-    const Int spent = price ? price->second : 1, saved = price ? price->first : 0;
-    Wide total = 0;
-    for (Int bytes : problem.keep_bytes) total += static_cast<Wide>(bytes) * static_cast<Wide>(spent);
-    int shift = 0;
-    while ((total >> shift) >= static_cast<Wide>(MOST_KEPT - problem.count())) ++shift;
-    const Wide unit = Wide{1} << shift;
-    Capacities found;
-    Int limit = 1;  // more than keeping everything
-    for (Int bytes : problem.keep_bytes) {
-        found.keep.push_back(
-            static_cast<Int>((static_cast<Wide>(bytes) * static_cast<Wide>(spent) + unit - 1) >> shift));
-        limit += found.keep.back();
-    }
-    for (int v = 0; v < problem.count(); ++v) {
-        const Wide exact = (static_cast<Wide>(problem.recompute_ns[v]) * static_cast<Wide>(saved) + unit / 2) >> shift;
-        const Int priced = exact > static_cast<Wide>(limit) ? limit : static_cast<Int>(exact);
-        const Int again = price ? priced : (problem.recompute_ns[v] > 0 ? limit : 0);
-        // The same in every solution; many together would pass for infinite.
-        found.again.push_back(problem.is_forced[v] ? 0 : again);
-        if (!problem.may_keep[v]) found.keep[v] = MAX_CAPACITY;
-        if (!problem.may_recompute[v]) found.again[v] = MAX_CAPACITY;
-    }
-    return found;
-}
-
-// The network over the open variables; fixed ones are merged into the source, closed ones into the sink. Variables are
-// numbered a(0..n-1), r(0..n-1).
+// The network over the open variables; fixed ones are merged into the source, closed ones into the sink.
 class Network {
 public:
-    Network(int count, const Closure* upper, const Closure* lower) : count_(count), node_(2 * count, OPEN) {
-        for (int v = 0; v < count; ++v) {
-            place(v, upper && upper->available[v], !lower || lower->available[v]);
-            place(count + v, upper && upper->recomputed[v], !lower || lower->recomputed[v]);
+    Network(Variables x, const Closure* upper, const Closure* lower) : x_(x), node_(2 * x.count + 2, OPEN) {
+        for (int v = 0; v < x.count; ++v) {
+            place(x.available(v), upper && upper->available[v], !lower || lower->available[v]);
+            place(x.recomputed(v), upper && upper->recomputed[v], !lower || lower->recomputed[v]);
         }
+        node_[x.source()] = SOURCE;
+        node_[x.sink()] = SINK;
     }
 
-    int a(int v) const { return v; }
-    int r(int v) const { return count_ + v; }
-    int source() const { return 2 * count_; }
-    int sink() const { return 2 * count_ + 1; }
-
-    void add(int tail, int head, Int capacity) {
-        const int from = node(tail), to = node(head);
+    void add(const Arc& arc) {
+        const int from = node(arc.tail), to = node(arc.head);
         const bool is_useful = from != to && to != SOURCE && from != SINK && !(from == SOURCE && to == SINK);
-        if (is_useful && capacity) arcs_.push_back({from, to, capacity});
+        if (is_useful) arcs_.push_back({from, to, arc.capacity});
     }
 
     // Per variable, whether it is 1.
     std::vector<char> cut() {
         ++work_done().cuts;
         work_done().arcs += static_cast<Int>(arcs_.size());
-        const std::vector<char> side = minimum_cut(next_, arcs_, SOURCE, SINK);
-        std::vector<char> found(2 * count_);
-        for (int x = 0; x < 2 * count_; ++x) found[x] = node_[x] == SOURCE || (node_[x] > SINK && side[node_[x]]);
+        const std::vector<char> side = minimum_cut(next_, arcs_, SOURCE, SINK).side;
+        std::vector<char> found(2 * x_.count);
+        for (int x = 0; x < x_.source(); ++x) found[x] = node_[x] == SOURCE || (node_[x] > SINK && side[node_[x]]);
         return found;
     }
 
@@ -92,13 +55,11 @@ private:
     }
 
     int node(int x) {
-        if (x == source()) return SOURCE;
-        if (x == sink()) return SINK;
         if (node_[x] == OPEN) node_[x] = next_++;
         return node_[x];
     }
 
-    const int count_;
+    const Variables x_;
     std::vector<int> node_;
     std::vector<Arc> arcs_;
     int next_ = SINK + 1;
@@ -118,15 +79,9 @@ void ClosureProblem::find_forced() {
 }
 
 Closure ClosureProblem::solve(const Price& price, const Closure* upper, const Closure* lower) const {
-    const Capacities capacities = find_capacities(*this, price);
-    Network network(count(), upper, lower);
-    for (int v = 0; v < count(); ++v) {
-        if (wanted[v]) network.add(network.source(), network.a(v), MAX_CAPACITY);
-        network.add(network.a(v), network.r(v), capacities.keep[v]);
-        network.add(network.r(v), network.sink(), capacities.again[v]);
-        network.add(network.r(v), network.a(v), MAX_CAPACITY);
-    }
-    for (const auto& [tail, head] : arcs) network.add(network.r(tail), network.a(head), MAX_CAPACITY);
+    const Capacities capacities = find_capacities(*this, price, Rounding::NEAREST);
+    Network network({count()}, upper, lower);
+    for (const Arc& arc : list_arcs(*this, capacities)) network.add(arc);
     const std::vector<char> side = network.cut();
     return measure({side.begin(), side.begin() + count()}, {side.begin() + count(), side.end()});
 }

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <limits>
+#include <utility>
 
 namespace remat {
 
@@ -35,6 +36,8 @@ public:
         for (int level : level_) found.push_back(level >= 0);
         return found;
     }
+
+    std::vector<Int> take_left() { return std::move(left_); }
 
 private:
     // By breadth; whether the sink was reached.
@@ -113,12 +116,14 @@ void certify_cut(const std::vector<Arc>& arcs, const std::vector<char>& side, in
     if (side[sink] || cut != flow) throw Unsolvable{"flow and cut differ"};
 }
 
-std::vector<char> minimum_cut(int nodes, const std::vector<Arc>& arcs, int source, int sink) {
+Cut minimum_cut(int nodes, const std::vector<Arc>& arcs, int source, int sink) {
     Dinic dinic(nodes, arcs, source, sink);
-    const Flow flow = dinic.run();
-    std::vector<char> side = dinic.side();
-    certify_cut(arcs, side, sink, flow);
-    return side;
+    Cut cut;
+    cut.flow = dinic.run();
+    cut.side = dinic.side();
+    cut.left = dinic.take_left();
+    certify_cut(arcs, cut.side, sink, cut.flow);
+    return cut;
 }
 
 }  // namespace remat

@@ -30,8 +30,15 @@ using Flow = __int128;
 // a minimum one.
 void certify_cut(const std::vector<Arc>& arcs, const std::vector<char>& side, int sink, Flow flow);
 
-// Which nodes are on the source side of the minimum cut with the fewest nodes there; parallel arcs add up. Dinic 1970.
+// `side`: which nodes are on the source's. `left`: what more could flow along arc k (2k) and against it (2k + 1).
+struct Cut {
+    std::vector<char> side;
+    std::vector<Int> left;
+    Flow flow = 0;
+};
+
+// The minimum cut with the fewest nodes on the source's side; parallel arcs add up. Dinic 1970.
 // Throws `Unsolvable` when flow and cut differ.
-std::vector<char> minimum_cut(int nodes, const std::vector<Arc>& arcs, int source, int sink);
+Cut minimum_cut(int nodes, const std::vector<Arc>& arcs, int source, int sink);
 
 }  // namespace remat
