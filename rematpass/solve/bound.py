@@ -23,22 +23,22 @@ import heapq
 import math
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from fractions import Fraction
 from functools import cached_property
+from typing import NamedTuple
 
 import numpy as np
 
 from . import _core
 from ._core import Closure, ClosureProblem
 from .arrays import BoolArray, IntArray
-from .closure import closure_near
+from .closure import Hull
 from .frontier import closure_problem
 from .program import Kind, Program
 
 # Backward ops at whose moments the peak is bounded, those that read and write most first; each costs a walk through the
 # graph. 96 changed no bound on eight models, 4 made three of them up to 6 % lower (2026-11).
 PEAK_MOMENTS = 24
-# The line between two neighbours is worked out in floating point.
-ROUNDING = 1e-9
 _UNPAID = (Kind.INPUT, Kind.SYMBOL)
 
 
@@ -57,43 +57,52 @@ class Bound:
             known_ns: what a plan takes that fits. Where given, values are kept whole or not at all at the moment that
                 says most, which says more yet, up to `known_ns`; takes up to a tenth of a second.
         """
-        start = self._line(self._whole[0], budget_bytes, 0)
+        start = self._line(self._start, budget_bytes)
         best = [start]
         for k in () if budget_bytes is None else moments:
             if self.is_certain(k):
-                best = max(best, [self._line_at(budget_bytes, k)], key=_least)
+                best = max(best, [self._line_at(budget_bytes, _Moment(k))], key=_least)
                 best = max(best, self._lines_beside_rival(budget_bytes, k, _least(best)), key=_least)
         if known_ns is None or _least(best) >= known_ns:
             return _least(best)
         return min(line.least_of_whole(known_ns) for line in best)
 
-    def _line_at(self, budget_bytes: int | None, k: int, before: Sequence[int] = (), after: Sequence[int] = ()) -> Line:
-        """What the moment of op k asks of plans that run `before` earlier and `after` later."""
-        around = self._moments.around(k, before, after)
-        forced = self._moments.live_gradients(around) + self._own(k)
-        return self._line(self._problem_at(k, around.to_come), budget_bytes, forced)
+    def _line_at(self, budget_bytes: int | None, moment: _Moment) -> Line:
+        """What a moment asks of plans that meet it."""
+        case = self._cases.get(moment)
+        if case is None:
+            around = self._moments.around(moment.op, moment.before, moment.after)
+            forced = self._moments.live_gradients(around) + self._own(moment.op)
+            case = self._cases[moment] = _Case(Hull(self._problem_at(moment.op, around.to_come)), forced)
+        return self._line(case, budget_bytes)
 
     def _lines_beside_rival(self, budget_bytes: int | None, k: int, enough: float) -> list[Line]:
         """What moments of op k, of one beside it, and of one that needs k ask, one of which a plan meets.
 
         Empty if one of them does not ask for more than `enough`.
         """
+        if k not in self._met_beside:
+            self._met_beside[k] = self._find_rival(k)
+        lines = list[Line]()
+        for moment in self._met_beside[k]:
+            lines.append(self._line_at(budget_bytes, moment))
+            if lines[-1].least_ns <= enough:
+                return []
+        return lines
+
+    def _find_rival(self, k: int) -> tuple[_Moment, ...]:
+        """Moments of op k, of one beside it, and of one that needs k, one of which a plan meets; none without these."""
         around = self._moments.around(k)
         rival = max(self._rivals(k, around), key=lambda v: self.program.size_bytes[v], default=None)
         if rival is None:
-            return []
+            return ()
         aside = self._moments.around(rival)
         is_later = around.to_come & ~aside.to_come & ~aside.is_over
         followers = (v for v in np.flatnonzero(is_later).tolist() if v != k and self.is_met(v))
         later = next(filter(self.leads_on, followers), None)
         if later is None:
-            return []
-        lines = list[Line]()
-        for op, before, after in ((k, [rival], []), (later, [], [rival]), (rival, [k], [later])):
-            lines.append(self._line_at(budget_bytes, op, before, after))
-            if lines[-1].least_ns <= enough:
-                return []
-        return lines
+            return ()
+        return _Moment(k, before=(rival,)), _Moment(later, after=(rival,)), _Moment(rival, (k,), (later,))
 
     def _rivals(self, k: int, around: _core.Around) -> Iterable[int]:
         """Ops of the backward that read a gradient that op k reads, too; neither needs the other."""
@@ -222,11 +231,40 @@ class Bound:
         may_recompute[held], wanted[held] = False, True
         return problem.with_sides(wanted, self._may_be_there, may_recompute)
 
-    def _line(self, problem: ClosureProblem, budget_bytes: int | None, forced_bytes: int) -> Line:
-        room = None if budget_bytes is None else budget_bytes - self.fixed_bytes - forced_bytes
-        if room is not None:  # what is kept is a sum of sizes, and what is spent one of durations
-            room -= room % problem.keep_unit
-        return Line(problem, room, *closure_near(problem, room))
+    @cached_property
+    def _start(self) -> _Case:
+        return _Case(Hull(self._whole[0]), 0)
+
+    @cached_property
+    def _cases(self) -> dict[_Moment, _Case]:
+        """Moments looked at so far."""
+        return {}
+
+    @cached_property
+    def _met_beside(self) -> dict[int, tuple[_Moment, ...]]:
+        """Per op looked at so far, what `_find_rival` says."""
+        return {}
+
+    def _line(self, case: _Case, budget_bytes: int | None) -> Line:
+        room = None if budget_bytes is None else budget_bytes - self.fixed_bytes - case.forced_bytes
+        if room is not None:  # what is kept is a sum of sizes
+            room -= room % case.hull.problem.keep_unit
+        return Line(case.hull.problem, room, *case.hull.near(room))
+
+
+class _Moment(NamedTuple):
+    """While an op of the backward runs, some others before it, and some after."""
+
+    op: int
+    before: tuple[int, ...] = ()
+    after: tuple[int, ...] = ()
+
+
+class _Case(NamedTuple):
+    """What is known of a moment: values it asks for, and bytes of gradients and results that are live for certain."""
+
+    hull: Hull
+    forced_bytes: int
 
 
 @dataclass(frozen=True)
@@ -241,8 +279,8 @@ class Line:
     @cached_property
     def least_ns(self) -> float:
         """Extra time of fractions of values."""
-        step = self.problem.recompute_unit
-        return float(math.ceil(interpolate(self.upper, self.lower, self.room_bytes) / step - ROUNDING) * step)
+        step = self.problem.recompute_unit  # what is spent is a sum of durations
+        return float(math.ceil(interpolate(self.upper, self.lower, self.room_bytes) / step) * step)
 
     def least_of_whole(self, known_ns: int) -> float:
         """Extra time of whole values, at most `known_ns`."""
@@ -257,13 +295,13 @@ def _least(lines: Sequence[Line]) -> float:
     return min((line.least_ns for line in lines), default=0.0)
 
 
-def interpolate(upper: Closure, lower: Closure, room_bytes: int | None) -> float:
+def interpolate(upper: Closure, lower: Closure, room_bytes: int | None) -> Fraction:
     """Extra time on the line between two neighbours of the hull."""
     if room_bytes is None or room_bytes >= upper.kept_bytes:
-        return float(upper.extra_ns)
+        return Fraction(upper.extra_ns)
     if room_bytes <= lower.kept_bytes:
-        return float(lower.extra_ns)
-    share = (upper.kept_bytes - room_bytes) / (upper.kept_bytes - lower.kept_bytes)
+        return Fraction(lower.extra_ns)
+    share = Fraction(upper.kept_bytes - room_bytes, upper.kept_bytes - lower.kept_bytes)
     return upper.extra_ns + share * (lower.extra_ns - upper.extra_ns)
 
 

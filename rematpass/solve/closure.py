@@ -11,27 +11,50 @@ Tarjan 1989).
 
 from __future__ import annotations
 
+import bisect
+
 from ._core import Closure, ClosureProblem
 
 
-def closure_near(problem: ClosureProblem, room_bytes: int | None) -> tuple[Closure, Closure]:
-    """The neighbours of the hull around `room_bytes` of kept values, the faster one first; twice the same at an end.
+class Hull:
+    """The lower hull of (kept bytes, extra time), worked out where it is asked for, and remembered."""
 
-    None is no limit. Walks down the hull as a binary search does: a cut per step instead of one per vertex.
-    """
-    upper = problem.solve(None, None, None)
-    if room_bytes is None or room_bytes >= upper.kept_bytes:
-        return upper, upper
-    lower = least_kept(problem, upper)
-    while lower.kept_bytes < room_bytes:
-        middle = problem.vertex_between(upper, lower)
-        if middle is None:
-            return upper, lower
-        if middle.kept_bytes > room_bytes:
-            upper = middle
-        else:
-            lower = middle
-    return lower, lower
+    def __init__(self, problem: ClosureProblem) -> None:
+        self.problem = problem
+        self._found = [problem.solve(None, None, None)]  # fewer and fewer bytes
+        self._is_edge = [False]  # per vertex found, whether none lies between the one before and it
+
+    def near(self, room_bytes: int | None) -> tuple[Closure, Closure]:
+        """The neighbours around `room_bytes` of kept values, the faster one first; twice the same at an end.
+
+        None is no limit. Walks down the hull as a binary search does: a cut per step instead of one per vertex.
+        """
+        fastest = self._found[0]
+        if room_bytes is None or room_bytes >= fastest.kept_bytes:
+            return fastest, fastest
+        if len(self._found) == 1:
+            self._add(1, least_kept(self.problem, fastest))
+        if self._found[-1].kept_bytes >= room_bytes:
+            return self._found[-1], self._found[-1]
+        while True:
+            at = bisect.bisect_left(self._found, -room_bytes, key=lambda c: -c.kept_bytes)
+            upper, lower = self._found[at - 1], self._found[at]
+            if lower.kept_bytes == room_bytes:
+                return lower, lower
+            middle = None if self._is_edge[at] else self.problem.vertex_between(upper, lower)
+            if middle is None:
+                self._is_edge[at] = True
+                return upper, lower
+            self._add(at, middle)
+
+    def _add(self, at: int, vertex: Closure) -> None:
+        self._found.insert(at, vertex)
+        self._is_edge.insert(at, False)
+
+
+def closure_near(problem: ClosureProblem, room_bytes: int | None) -> tuple[Closure, Closure]:
+    """The neighbours of the hull around `room_bytes` of kept values: see `Hull.near`."""
+    return Hull(problem).near(room_bytes)
 
 
 def least_kept(problem: ClosureProblem, fastest: Closure) -> Closure:
