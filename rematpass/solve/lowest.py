@@ -90,18 +90,13 @@ def _fused_otherwise(program: Program, plan: _Ordered) -> Iterator[_Ordered]:
 def _trifles(program: Program, schedule: Schedule, op: int) -> Iterator[set[int]]:
     """What the backward computes and takes next to nothing beside `op`: numbers that fill tensors; all but these."""
     most_bytes = _trifle_bytes(program, op)
-    trifles = {v for v in schedule.backward if _is_trifle(program, v, most_bytes)}
+    trifles = {v for v in program.free_functions.intersection(schedule.backward) if program.size_bytes[v] <= most_bytes}
     numbers = {v for v in trifles if not program.inputs[v]}
     return filter(None, (numbers, trifles - numbers))
 
 
 def _trifle_bytes(program: Program, op: int) -> int:
     return max(BLOCK_BYTES, int(program.size_bytes[op] * TRIFLE))
-
-
-def _is_trifle(program: Program, v: int, most_bytes: int) -> bool:
-    is_free = program.from_inputs[v] and program.kind[v] is Kind.POINTWISE and program.size_bytes[v] <= most_bytes
-    return is_free and program.in_forward[v] and program.may_keep[v]
 
 
 def _with_sources_kept(program: Program, plan: _Ordered) -> Schedule | None:
@@ -121,8 +116,9 @@ def _with_sources_kept(program: Program, plan: _Ordered) -> Schedule | None:
         return None
     backward: list[int] = []
     for op in schedule.backward:
-        for v in sorted({*program.inputs[op]} & before.keys()):
-            backward += before.pop(v)
+        if not before.keys().isdisjoint(program.inputs[op]):
+            for v in sorted(before.keys() & program.inputs[op]):
+                backward += before.pop(v)
         backward.append(op)
     # Sources that were computed again are at hand now.
     return drop_unread(program, Schedule(schedule.forward, tuple(backward)))

@@ -155,6 +155,12 @@ class Program:
         return tuple(result)
 
     @cached_property
+    def free_functions(self) -> frozenset[int]:
+        """Pointwise results of graph inputs alone that the forward may hand to the backward."""
+        may = zip(self.kind, self.from_inputs, self.in_forward, self.may_keep, strict=True)
+        return frozenset(v for v, (kind, *is_so) in enumerate(may) if kind is Kind.POINTWISE and all(is_so))
+
+    @cached_property
     def forward_ops(self) -> tuple[int, ...]:
         """What the forward runs, in the given order but for what is ahead; the rest is left to the backward."""
         given = [v for v in range(len(self)) if self.in_forward[v] and not self.is_backward[v]]
