@@ -55,7 +55,7 @@ class Bound:
             budget_bytes: None for no limit.
             moments: backward ops to look at, besides the start of the backward. More give a better bound.
             known_ns: what a plan takes that fits. Where given, values are kept whole or not at all at the moment that
-                says most, which says more yet, up to `known_ns`; takes up to a tenth of a second.
+                says most, which says more yet, up to `known_ns`; takes up to two tenths of a second.
         """
         start = self._line(self._start, budget_bytes)
         best = [start]

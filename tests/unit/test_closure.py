@@ -246,5 +246,5 @@ def test_too_many_choices_leave_a_bound_below_the_least():
     line = upper.extra_ns + (upper.kept_bytes - room) * (lower.extra_ns - upper.extra_ns) / (
         upper.kept_bytes - lower.kept_bytes
     )
-    found = p.least_of_whole(upper, lower, room, lower.extra_ns)
-    assert line <= found <= lower.extra_ns
+    possible = [c.extra_ns for c in (*fill_between(p, upper, lower), lower) if c.kept_bytes <= room]
+    assert line <= p.least_of_whole(upper, lower, room, lower.extra_ns) <= min(possible)
