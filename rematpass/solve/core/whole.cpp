@@ -365,7 +365,7 @@ Int least_of_whole(const ClosureProblem& problem, const Closure& upper, const Cl
         above = std::max(above, *found);
         if (above < most) break;
     }
-    return static_cast<Int>((line + above + saved - 1) / saved);
+    return std::min(known, static_cast<Int>((line + above + saved - 1) / saved));
 }
 
 }  // namespace remat
