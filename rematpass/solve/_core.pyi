@@ -157,7 +157,7 @@ class ClosureProblem:
     def sweep(self, resolution: int) -> list[Closure]: ...
     def fill_between(self, upper: Closure, lower: Closure, most: int) -> list[Closure]: ...
     def least_of_whole(self, upper: Closure, lower: Closure, room: int, known: int) -> int:
-        """At least the extra time of any solution that keeps at most `room` bytes; at most `known`."""
+        """A lower bound on the extra time of all solutions that keep at most `room` bytes; never above `known`."""
 
 MAX_CAPACITY: int
 

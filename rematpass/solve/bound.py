@@ -9,7 +9,7 @@ latter, what op k reads, writes and uses as scratch, and for each gradient that 
 in its place, whichever is smaller. All else that is live then are forward values; what k and the ops to come need and
 is not among them is computed again at least once. So no plan is faster than the linear-programming value of the
 closure over these ops at the bytes that are left (Lagrangian duality; the constraint matrix of a closure is totally
-unimodular). Values are kept whole, which asks for more: see core/whole.cpp.
+unimodular). Values are kept whole, which may ask for more: see core/whole.cpp.
 
 Of k and another op that reads one of its gradients, neither needs the other: that of a weight beside that of an
 activation. The other runs before k, and what it returns is there; or between k and a later op that needs k; or after

@@ -7,9 +7,9 @@
 
 namespace remat {
 
-// Least extra time of all solutions that keep at most `room` bytes, of which `upper` keeps more and `lower` less; at
-// most `known`, and at least what the line between the two says. Less than the true least where counting it takes too
-// long.
+// A lower bound on the extra time of all solutions that keep at most `room` bytes, of which `upper` keeps more and
+// `lower` less: at least what the line between the two says, and exact unless counting takes too long; never above
+// `known`.
 Int least_of_whole(const ClosureProblem& problem, const Closure& upper, const Closure& lower, Int room, Int known);
 
 }  // namespace remat
