@@ -44,7 +44,6 @@ from .fakes import (
     tensor_places,
     use_modes_of,
 )
-from .fusion import HELD, HELD_BYTES, SCRATCH_BYTES, STORE_HERE
 from .graphs import (
     NO_VERSION_CHECK,
     checkpoint_region,
@@ -76,6 +75,7 @@ from .job import (
 )
 from .places import IMAGE_RANK
 from .refusals import refusal_hints, refusal_reason, refused_line
+from .scheduled import HELD, HELD_BYTES, SCRATCH_BYTES, STORE_HERE
 from .sizes import evaluated, guard_limit, is_guarded, limit_size, symbol_of, traced_with, upper_bounds
 
 __all__ = [

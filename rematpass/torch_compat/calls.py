@@ -13,7 +13,7 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from typing import Any
 
-from .fusion import buffer_bytes, held_bytes, scratch_bytes, several_of, stored_names
+from .scheduled import buffer_bytes, held_bytes, scratch_bytes, several_of, stored_names
 
 
 @contextlib.contextmanager

@@ -11,7 +11,7 @@ from collections.abc import Iterator
 from types import SimpleNamespace
 from typing import Any
 
-from .fusion import made_inside
+from .scheduled import made_inside
 
 # Dimensions of a batch of images.
 IMAGE_RANK = 4

@@ -3,159 +3,45 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Sequence
-from dataclasses import dataclass, field
-from types import SimpleNamespace
-from typing import Any
+from collections.abc import Iterator
+from contextlib import contextmanager
 
 import pytest
 import torch
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
-from torch._inductor.ir import ConcatKernel, MultiOutput
+from torch._inductor.ir import ConcatKernel
 from torch._inductor.utils import run_and_get_code
 
 import rematpass
 from rematpass import pipeline
-from rematpass.torch_compat import SCRATCH_BYTES, calls, compile_uncached, fusion
+from rematpass.torch_compat import calls, compile_uncached, fusion, scheduled
 from rematpass.torch_compat.fusion import _FusionGuard
 from rematpass.torch_compat.places import parts_in_place
+from tests.scheduled import OUTPUT, Fused, Kernel, has_cycle, make_kernels, simulate
 
 
-@dataclass
-class Kernel:
-    """A scheduler's node that writes one buffer, with what Inductor's nodes are asked."""
-
-    order: int
-    reads: Sequence[str]
-    size: int
-    ancestors: set[str]
-    users: list[Any] = field(default_factory=list)
-    scheduler: Any = None
-    result_of: str = ""
-    scratch: int = 0
-
-    @property
-    def min_order(self) -> int:
-        return self.order
-
-    max_order = min_order
-    can_inplace = True
-
-    @property
-    def node(self) -> Kernel | MultiOutput:
-        if not self.result_of:
-            return self
-        one_of_several = MultiOutput.__new__(MultiOutput)
-        object.__setattr__(one_of_several, "inputs", [SimpleNamespace(get_name=lambda: self.result_of)])
-        return one_of_several
-
-    def get_name(self) -> str:
-        return f"op{self.order}"
-
-    def get_operation_names(self) -> set[str]:
-        return {self.get_name()}
-
-    def get_nodes(self) -> list[Kernel]:
-        return [self]
-
-    def is_reduction(self) -> bool:
-        return False
-
-    def is_extern(self) -> bool:
-        return self.scratch > 0
-
-    @property
-    def origins(self) -> list[SimpleNamespace]:
-        return [SimpleNamespace(meta={SCRATCH_BYTES: self.scratch})]
-
-    @property
-    def read_writes(self) -> SimpleNamespace:
-        return SimpleNamespace(reads=[SimpleNamespace(name=name) for name in self.reads])
-
-    @property
-    def written(self) -> str:
-        return f"buf{self.order}"
-
-    def get_outputs(self) -> list[SimpleNamespace]:
-        buffer = SimpleNamespace(node=None, users=self.users, scheduler=self.scheduler, get_name=lambda: self.written)
-        return [buffer]
-
-
-OUTPUT = SimpleNamespace(order=None, node=None, can_inplace=False, get_name=lambda: "OUTPUT")
-
-
-def make_kernels(layout: Sequence[tuple[Sequence[int], int]]) -> list[Kernel]:
-    """Kernels from what each reads, as places before it, and writes, in bytes; they know their scheduler."""
-    kernels: list[Kernel] = []
-    for order, (places, size) in enumerate(layout):
-        read = [kernels[i] for i in sorted(set(places))]
-        ancestors = {k.get_name() for k in read}.union(*(k.ancestors for k in read))
-        kernels.append(Kernel(order, [k.written for k in read], size, ancestors))
-        for kernel in read:
-            kernel.users.append(kernels[-1])
-    for kernel in kernels:
-        kernel.users = kernel.users or [OUTPUT]
-    scheduler = SimpleNamespace(nodes=kernels, mutation_real_name={}, name_to_donated_buffer={})
-    for kernel in kernels:
-        kernel.scheduler = scheduler
-    scheduler.name_to_buf = {kernel.written: kernel.get_outputs()[0] for kernel in kernels}
-    return kernels
-
-
-def simulate(kernels: list[Kernel], one: Kernel | None = None, other: Kernel | None = None) -> int:
-    """Most bytes alive when `one` and `other` run as one kernel, put in order as Inductor does."""
-    pair = [k for k in (one, other) if k is not None]
-    done: list[list[Kernel]] = []
-
-    def visit(kernel: Kernel) -> None:
-        group = pair if kernel in pair else [kernel]
-        if group not in done:
-            for name in sorted({name for k in group for name in k.reads} - {k.written for k in group}):
-                visit(kernels[int(name.removeprefix("buf"))])
-            done.append(group)
-
-    for kernel in kernels:
-        visit(kernel)
-    place = {kernel.order: i for i, group in enumerate(done) for kernel in group}
-    last = [max(place.get(user.order, len(done)) for user in kernel.users) for kernel in kernels]
-    is_inside = [kernel in pair and all(user in pair for user in kernel.users) for kernel in kernels]
-    alive = [0] * (len(done) + 1)
-    for kernel in kernels:
-        start, here = place[kernel.order], done[place[kernel.order]]
-        alive[start] += kernel.scratch
-        for i in range(start, last[kernel.order] + 1):
-            alive[i] += 0 if is_inside[kernel.order] else kernel.size
-
-        def has_place(kernel: Kernel, others: list[Kernel], start: int = start) -> bool:
-            donors = [kernels[int(name.removeprefix("buf"))] for name in kernel.reads]
-            dying = [d for d in donors if last[d.order] == start and d.size == kernel.size]
-            if any(not is_inside[d.order] and not any(d.written in k.reads for k in others) for d in dying):
-                return True
-            passing = [d for d in dying if is_inside[d.order]]
-            return any(has_place(d, [k for k in pair if k is not d]) for d in passing)
-
-        others = [k for k in here if k is not kernel and k.get_name() not in kernel.ancestors]
-        if not is_inside[kernel.order] and has_place(kernel, others):
-            alive[start] -= kernel.size
-    return max(alive)
+@contextmanager
+def guard_of(kernels: list[Kernel], room: int, held: int = 0) -> Iterator[_FusionGuard]:
+    """A guard that is told what these kernels write and return where it asks torch."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(fusion, "buffer_bytes", lambda _: {k.written: k.size for k in kernels})
+        patch.setattr(fusion, "output_names", lambda: [k.written for k in kernels if k.users == [OUTPUT]])
+        patch.setattr(fusion, "held_bytes", lambda: held)
+        yield _FusionGuard(room)
 
 
 def allows(room: int, one: Kernel, other: Kernel, held: int = 0) -> bool:
-    """The guard's answer where torch says what these kernels write and return."""
-    kernels = one.scheduler.nodes
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(fusion, "buffer_bytes", lambda _: {k.written: k.size for k in kernels})
-        patch.setattr(fusion, "_output_names", lambda: [k.written for k in kernels if k.users == [OUTPUT]])
-        patch.setattr(fusion, "held_bytes", lambda: held)
-        return _FusionGuard(room).allows(one.scheduler, one, other)
+    """The guard's first answer."""
+    with guard_of(one.scheduler.nodes, room, held) as guard:
+        return guard.allows(one.scheduler, one, other)
 
 
 def test_what_a_fusion_draws_along_is_counted():
     """Kernel 4 runs where 1 stands, so 3 runs before: what 1, 3 and 4 write is alive at once."""
     kernels = make_kernels([([], 2), ([0], 4), ([1], 1), ([], 3), ([0, 3], 4), ([4], 1)])
     unfused = simulate(kernels)
-    fused = simulate(kernels, kernels[1], kernels[4])
+    fused = simulate(kernels, [kernels[1], kernels[4]])
     assert fused > unfused
     assert not allows(unfused, kernels[1], kernels[4])
     assert allows(fused + 1, kernels[1], kernels[4])  # counts what 0 wrote until 4 would have read it
@@ -164,7 +50,7 @@ def test_what_a_fusion_draws_along_is_counted():
 def test_what_vanishes_passes_its_place_on():
     """Kernel 1 writes over what 0 wrote, 2 over that, also as one kernel."""
     kernels = make_kernels([([], 4), ([0], 4), ([1], 4), ([2], 1)])
-    assert simulate(kernels) == simulate(kernels, kernels[1], kernels[2]) == 5
+    assert simulate(kernels) == simulate(kernels, [kernels[1], kernels[2]]) == 5
     assert allows(0, kernels[1], kernels[2])  # adds nothing to what there is
 
 
@@ -183,15 +69,15 @@ def test_loops_of_another_depth_share_no_rows():
     for kernel, sizes in zip(kernels, ([8], [8, 16], [8, 16], [8, 16]), strict=True):
         kernel.group = (torch.device("cpu"), (sizes, []))
         kernel.get_device = lambda: torch.device("cpu")
-    assert fusion.made_inside(*kernels[1:3]) == {"buf1"}
-    assert fusion.made_inside(*kernels[:3]) == set()
+    assert scheduled.made_inside(*kernels[1:3]) == {"buf1"}
+    assert scheduled.made_inside(*kernels[:3]) == set()
 
 
 def test_a_result_takes_no_place_that_the_other_still_reads():
     """Kernels 1 and 2 both read 0, 2 writes over it; as one they cannot."""
     kernels = make_kernels([([], 4), ([0], 4), ([0], 4), ([1, 2], 1)])
     assert simulate(kernels) == 9
-    assert simulate(kernels, kernels[1], kernels[2]) == 12
+    assert simulate(kernels, [kernels[1], kernels[2]]) == 12
     assert not allows(9, kernels[1], kernels[2])
     assert allows(12, kernels[1], kernels[2])
 
@@ -200,7 +86,7 @@ def test_a_result_takes_no_place_that_is_read_between():
     """Kernel 4 would write over what 2 wrote; run with 2, it comes before 3, which reads that."""
     kernels = make_kernels([([], 2), ([], 1), ([0], 1), ([2], 1), ([2], 1), ([], 1)])
     assert simulate(kernels) == 4
-    assert simulate(kernels, kernels[2], kernels[4]) == 5
+    assert simulate(kernels, [kernels[2], kernels[4]]) == 5
     assert not allows(4, kernels[2], kernels[4])
     assert allows(5, kernels[2], kernels[4])
 
@@ -208,7 +94,7 @@ def test_a_result_takes_no_place_that_is_read_between():
 def test_what_is_made_in_the_kernel_gives_no_place_and_takes_none():
     """Kernel 4 reads what 2 wrote, which as one with it is not stored, and writes over what 0 wrote all the same."""
     kernels = make_kernels([([], 4), ([], 10), ([1], 4), ([], 1), ([0, 2], 4), ([3, 4], 1)])
-    assert simulate(kernels, kernels[2], kernels[4]) == 14
+    assert simulate(kernels, [kernels[2], kernels[4]]) == 14
     assert not allows(13, kernels[2], kernels[4])
     assert allows(14, kernels[2], kernels[4])
 
@@ -227,7 +113,7 @@ def test_what_an_operator_takes_while_it_runs_is_counted():
     """Kernel 3 run with 1 writes before 2, which needs 5 bytes more for a moment."""
     kernels = make_kernels([([], 1), ([0], 2), ([], 1), ([0], 2), ([1, 2, 3], 1)])
     kernels[2].scratch = 5
-    assert (simulate(kernels), simulate(kernels, kernels[1], kernels[3])) == (9, 10)
+    assert (simulate(kernels), simulate(kernels, [kernels[1], kernels[3]])) == (9, 10)
     assert not allows(9, kernels[1], kernels[3])
     assert allows(11, kernels[1], kernels[3])  # counts what 0 wrote until 3 would have read it
 
@@ -236,14 +122,14 @@ def test_what_an_operator_takes_that_comes_first_is_counted_beside_what_waits_fo
     """Kernel 3 run with 1 needs what 2 makes: that runs before 1 does, so what 0 wrote is still there."""
     kernels = make_kernels([([], 2), ([0], 1), ([], 1), ([1, 2], 1)])
     kernels[2].scratch = 3
-    assert (simulate(kernels), simulate(kernels, kernels[1], kernels[3])) == (5, 6)
+    assert (simulate(kernels), simulate(kernels, [kernels[1], kernels[3]])) == (5, 6)
     assert not allows(5, kernels[1], kernels[3])
     assert allows(6, kernels[1], kernels[3])
 
 
 def test_what_the_caller_holds_leaves_less_room():
     kernels = make_kernels([([], 2), ([0], 2), ([0], 2), ([1, 2], 1)])
-    fused = simulate(kernels, kernels[1], kernels[2])
+    fused = simulate(kernels, [kernels[1], kernels[2]])
     assert fused > simulate(kernels)
     assert allows(fused, kernels[1], kernels[2])
     assert not allows(fused, kernels[1], kernels[2], held=1)
@@ -285,7 +171,7 @@ def test_inductor_is_told_what_the_caller_holds(monkeypatch):
     fusions = fusion.held_bytes
 
     def note_told():
-        told.add((fusions(), len(fusion._held_names())))
+        told.add((fusions(), len(scheduled._held_names())))
         return fusions()
 
     monkeypatch.setattr(fusion, "held_bytes", note_told)
@@ -325,7 +211,29 @@ def test_what_is_allowed_stays_within_the_room(layout, spare, data):
         return  # a cycle, which Inductor refuses
     room = simulate(kernels) + spare
     if allows(room, one, other):
-        assert simulate(kernels, one, other) <= room
+        assert simulate(kernels, [one, other]) <= room
+
+
+@settings(max_examples=300)
+@given(layout=layouts(), spare=st.integers(0, 3), data=st.data())
+def test_all_that_is_fused_stays_within_the_room(layout, spare, data):
+    """Whatever has been fused before counts, and what is allowed and not done does not."""
+    kernels = make_kernels(layout)
+    for kernel in kernels:
+        kernel.scratch = data.draw(st.sampled_from([0, 0, 0, 3]))
+    scheduler = kernels[0].scheduler
+    known = scheduler.name_to_fused_node
+    room = simulate(kernels) + spare
+    with guard_of(kernels, room) as guard:
+        for pair in data.draw(st.lists(st.tuples(*[st.integers(0, len(kernels) - 1)] * 2), max_size=8)):
+            one, other = sorted((known[f"op{i}"] for i in pair), key=lambda group: group.min_order)
+            fused = Fused(tuple(sorted((*one.get_nodes(), *other.get_nodes()), key=lambda kernel: kernel.order)))
+            if one is other or has_cycle(fused) or any(kernel.scratch for kernel in fused.parts):
+                continue
+            if guard.allows(scheduler, one, other) and data.draw(st.booleans()):
+                known.update(dict.fromkeys(fused.get_operation_names(), fused))
+                groups = {group.get_name(): group.get_nodes() for group in known.values()}
+                assert simulate(kernels, *groups.values()) <= room
 
 
 def test_what_is_in_memory_before_it_is_concatenated_stays_there():
