@@ -45,7 +45,7 @@ def guarded_choices(room_bytes: int) -> Any:
 
         @staticmethod
         def score_fusion(scheduler: Any, node1: Any, node2: Any) -> Any:
-            # Before others, which could put the two out of each other's reach.
+            # Before others, after which something else may stand between the two.
             return (_vanishes(node1, node2), InductorChoices.score_fusion(scheduler, node1, node2))
 
     return GuardedChoices()
