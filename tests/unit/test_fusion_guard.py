@@ -47,6 +47,12 @@ def test_what_a_fusion_draws_along_is_counted():
     assert allows(fused + 1, kernels[1], kernels[4])  # counts what 0 wrote until 4 would have read it
 
 
+def test_distance_alone_refuses_nothing():
+    """What the last of 100 kernels makes of the first could as well have been there from the start."""
+    kernels = make_kernels([([], 1), *[([], 1)] * 98, ([0], 1)])
+    assert allows(simulate(kernels), kernels[0], kernels[-1])
+
+
 def test_what_vanishes_passes_its_place_on():
     """Kernel 1 writes over what 0 wrote, 2 over that, also as one kernel."""
     kernels = make_kernels([([], 4), ([0], 4), ([1], 4), ([2], 1)])
