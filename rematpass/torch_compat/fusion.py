@@ -73,6 +73,7 @@ class _Move:
     ahead: list[Any]  # what they need of what is after it
     moved: set[str]  # what is written there that has been later
     inside: set[str]  # what they hand to each other: it is not stored
+    unstored: set[str]  # what no kernel stores then
     heirs: set[_Heir]  # what is written at `low` in the place of what is read there
     alive: npt.NDArray[np.int64]  # bytes alive from `low` on, where it ends as before
 
@@ -95,6 +96,7 @@ class _FusionGuard:
         self._room = self._beside = room_bytes
         self._scheduler: Any = None
         self._asked = ""
+        self._unstored: set[str] = set()
         self._at: list[dict[str, Any]] = []
         self._place: dict[str, int] = {}
         self._together: dict[str, str] = {}
@@ -142,7 +144,7 @@ class _FusionGuard:
         for order in {node.min_order for node in nodes}:
             self._heirs[order] = self._heirs_without(order, move.inside)
         self._heirs[move.low] = move.heirs
-        self._size.update(dict.fromkeys(move.inside, 0))
+        self._unstored = move.unstored
 
     def _move(self, *groups: Any) -> _Move:
         """What it would do if all of `groups` ran as one kernel."""
@@ -150,15 +152,18 @@ class _FusionGuard:
         low = min(map(self._place_of, nodes))
         inside = made_inside(*groups)
         ahead = self._run_ahead(groups, nodes, low)
-        moved = self._all_written((*nodes, *ahead)) - inside
+        back = (self._unstored & self._all_written(nodes)) - inside
+        unstored = (self._unstored | inside) - back
+        moved = self._all_written((*nodes, *ahead)) - unstored
         alive = self._alive[low : 1 + max(node.max_order for node in nodes)].copy()
-        for name in inside:
-            alive[max(0, self._first[name] - low) : self._last[name] - low + 1] -= self._size.get(name, 0)
+        for names, sign in ((inside - self._unstored, -1), (back, 1)):
+            for name in names:
+                alive[max(0, self._first[name] - low) : self._last[name] - low + 1] += sign * self._size.get(name, 0)
         for order in {node.min_order for node in nodes}:
             alive[order - low] += self._bytes_of(self._heirs[order] - self._heirs_without(order, inside))
         scratch = max((scratch_bytes(node) for node in ahead if not several_of(node)), default=0)
         if scratch:  # taken where the first stood, with what that reads still there
-            early = (name for name in self._all_written(ahead) if self._first[name] > low)
+            early = (name for name in self._all_written(ahead) - unstored if self._first[name] > low)
             scratch += int(alive[0]) + sum(self._size.get(name, 0) for name in early)
         for name in moved:
             alive[: max(0, self._first[name] - low)] += self._size.get(name, 0)
@@ -167,7 +172,7 @@ class _FusionGuard:
             heirs = self._heirs_of_all(nodes, inside, low)
             alive[0] += self._bytes_of(self._heirs_without(low, inside)) - self._bytes_of(heirs)
         alive[0] = max(int(alive[0]), scratch)
-        return _Move(low, ahead, moved, inside, heirs, alive)
+        return _Move(low, ahead, moved, inside, unstored, heirs, alive)
 
     def _all_written(self, nodes: Iterable[Any]) -> set[str]:
         return {name for node in nodes for name in self._written[node.get_name()]}
@@ -229,7 +234,7 @@ class _FusionGuard:
         nodes = sorted((n for group in groups for n in group.get_nodes()), key=lambda n: n.min_order)
         count = 1 + max((n.max_order for n in nodes), default=0)
         self._scheduler, self._first, self._last, self._size = scheduler, {}, {}, buffer_bytes(scheduler)
-        self._asked, self._beside = "", self._room - held_bytes()
+        self._asked, self._unstored, self._beside = "", set(), self._room - held_bytes()
         self._together = {n.get_name(): group.get_name() for group in groups for n in group.get_nodes()}
         self._place = {node.get_name(): node.min_order for node in nodes}
         self._at = [{} for _ in range(count)]

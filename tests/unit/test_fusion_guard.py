@@ -79,6 +79,22 @@ def test_loops_of_another_depth_share_no_rows():
     assert scheduled.made_inside(*kernels[:3]) == set()
 
 
+def test_what_was_handed_on_is_stored_where_loops_of_another_depth_join():
+    """Kernels 2 and 3 are one and store nothing between them, until 1 joins, which goes through sums only."""
+    kernels = make_kernels([([], 4), ([0], 1), ([0], 4), ([1, 2], 1), ([3], 1)])
+    for kernel, sizes in zip(kernels, ([8, 16], [8], [8, 16], [8, 16], [8, 16]), strict=True):
+        kernel.group = (torch.device("cpu"), (sizes, []))
+        kernel.get_device = lambda: torch.device("cpu")
+    scheduler, pair = kernels[0].scheduler, Fused(tuple(kernels[2:4]))
+    pair.get_outer_nodes = pair.get_nodes
+    for room, may in ((8, False), (9, True)):
+        scheduler.name_to_fused_node.update({kernel.get_name(): kernel for kernel in kernels})
+        with guard_of(kernels, room) as guard:
+            assert guard.allows(scheduler, kernels[2], kernels[3])
+            scheduler.name_to_fused_node.update(dict.fromkeys(pair.get_operation_names(), pair))
+            assert guard.allows(scheduler, kernels[1], pair) == may
+
+
 def test_a_result_takes_no_place_that_the_other_still_reads():
     """Kernels 1 and 2 both read 0, 2 writes over it; as one they cannot."""
     kernels = make_kernels([([], 4), ([0], 4), ([0], 4), ([1, 2], 1)])
