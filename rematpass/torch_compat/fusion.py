@@ -125,7 +125,10 @@ class _FusionGuard:
         return may
 
     def _follow(self, *asked: Any) -> None:
-        """Take account of what Inductor has fused since the last question; it may have refused what was allowed."""
+        """Take account of what Inductor has fused since the last question; it may have refused what was allowed.
+
+        What it fuses later, after timing both (`benchmark_fusion`, off by default), is seen when it asks about that.
+        """
         fused = self._scheduler.name_to_fused_node.get(self._asked)
         for group in (fused, *asked) if fused is not None else asked:
             nodes = group.get_nodes()

@@ -95,6 +95,20 @@ def test_what_was_handed_on_is_stored_where_loops_of_another_depth_join():
             assert guard.allows(scheduler, kernels[1], pair) == may
 
 
+def test_what_an_earlier_fusion_has_drawn_along_counts():
+    """Kernel 6 runs before 1 once that is one with 7: its 3 bytes are there while 5, run with 2, writes beside 3."""
+    kernels = make_kernels([([], 1), ([0], 1), ([0], 1), ([], 2), ([3], 0), ([0], 2), ([], 3), ([0, 6], 1), ([6], 0)])
+    first, second = (kernels[1], kernels[7]), (kernels[2], kernels[5])
+    assert (simulate(kernels, first), simulate(kernels, first, second)) == (9, 10)
+    for room, may in ((9, False), (11, True)):  # at 10, what 0 wrote counts until 7 would have read it
+        scheduler = kernels[0].scheduler
+        scheduler.name_to_fused_node.update({kernel.get_name(): kernel for kernel in kernels})
+        with guard_of(kernels, room) as guard:
+            assert guard.allows(scheduler, *first)
+            scheduler.name_to_fused_node.update(dict.fromkeys(("op1", "op7"), Fused(first)))
+            assert guard.allows(scheduler, *second) == may
+
+
 def test_a_result_takes_no_place_that_the_other_still_reads():
     """Kernels 1 and 2 both read 0, 2 writes over it; as one they cannot."""
     kernels = make_kernels([([], 4), ([0], 4), ([0], 4), ([1, 2], 1)])
