@@ -6,6 +6,8 @@ compiles, never decides.
 
 from __future__ import annotations
 
+import dataclasses
+import warnings
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
@@ -32,6 +34,12 @@ HERE = "cpu"
 ONE_GRAPH = (
     "remove the graph break (for nn.LSTM, nn.GRU, nn.RNN: torch._dynamo.config.allow_rnn = True)",
     "compile the model and read rematpass.plans(compiled) after a step",
+)
+# What a plan says where calls of loggers were left out.
+LOGGED = (
+    "planned without the calls of loggers (the first: {}). torch.compile ends a graph at each and plans the parts with "
+    "one budget; for the one graph that is planned here, name the method in "
+    "torch._dynamo.config.ignore_logging_functions"
 )
 TRACED = ("run one step of it", "check the arguments", "make new tensors on the device of others (device=x.device)")
 
@@ -86,9 +94,29 @@ class _Traced:
 
     step: Step
     target: str | None
+    notes: tuple[str, ...] = ()  # for the reader of the plan
 
 
 def _trace(
+    traced: _Traced,
+    args: Sequence[Any],
+    kwargs: Mapping[str, Any],
+    options: Options,
+    use: Callable[[JointProgram, Settings], T],
+) -> T:
+    """As `_trace_whole`; where only a line for a log stands between two graphs, without it, and the plan says so."""
+    try:
+        return _trace_whole(traced, args, kwargs, options, use)
+    except torch_compat.Unsupported as error:
+        if traced.notes or not torch_compat.is_at_logger(error):
+            raise _refusal(error, "the model does not trace into one graph", ONE_GRAPH) from error
+        note = LOGGED.format(torch_compat.refused_line(error))
+    warnings.warn(f"rematpass: {note}", stacklevel=2)
+    with torch_compat.loggers_ignored():
+        return _trace(dataclasses.replace(traced, notes=(note,)), args, kwargs, options, use)
+
+
+def _trace_whole(
     traced: _Traced,
     args: Sequence[Any],
     kwargs: Mapping[str, Any],
@@ -102,6 +130,7 @@ def _trace(
         with errors_pass():
             topic = plan_topic(gm, inputs, options)
             settings = make_settings(options, device_type(inputs), topic, device=target, inputs=inputs)
+            settings = dataclasses.replace(settings, notes=(*settings.notes, *traced.notes))
         if target is not None:
             torch_compat.use_modes_of(inputs)
         is_here, is_cudnn_first = settings.device_type in (None, "cpu"), settings.device.name in CUDNN_FIRST
@@ -119,10 +148,8 @@ def _trace(
             torch.compile(call, backend=stop_at_joint_graph, fullgraph=True, dynamic=False)(*args, **kwargs)
     except Seen:
         return made[-1]
-    except RematError:
+    except (RematError, torch_compat.Unsupported):
         raise
-    except torch_compat.Unsupported as error:
-        raise _refusal(error, "the model does not trace into one graph", ONE_GRAPH) from error
     except torch_compat.TorchDynamoException as error:
         raise _refusal(error, "the model cannot be traced", TRACED) from error
     raise RematError("nothing was traced: the model ran no tensor operation. Try: check the arguments")

@@ -74,7 +74,7 @@ from .job import (
     when_node_is_gone,
 )
 from .places import IMAGE_RANK
-from .refusals import refusal_hints, refusal_reason, refused_line
+from .refusals import is_at_logger, loggers_ignored, refusal_hints, refusal_reason, refused_line
 from .scheduled import HELD, HELD_BYTES, SCRATCH_BYTES, STORE_HERE
 from .sizes import evaluated, guard_limit, is_guarded, limit_size, symbol_of, traced_with, upper_bounds
 
@@ -122,6 +122,7 @@ __all__ = [
     "highest_live",
     "inductor_keys",
     "inner_compiler",
+    "is_at_logger",
     "is_followed",
     "is_guarded",
     "is_in_backward",
@@ -134,6 +135,7 @@ __all__ = [
     "keep_for_later",
     "leaves",
     "limit_size",
+    "loggers_ignored",
     "makes_unbacked_size",
     "map_leaves",
     "matmul_precision",

@@ -1,4 +1,4 @@
-"""Why dynamo does not trace a model, in few words: the user's line, and the reason.
+"""Why dynamo does not trace a model, in few words: the user's line, and the reason; and tracing past loggers.
 
 In: an exception of dynamo's, 2.11 to 2.15. Out: text. Never loses the exception: who raises another one chains it.
 """
@@ -7,11 +7,16 @@ from __future__ import annotations
 
 import re
 import traceback
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
+from unittest.mock import patch
 
 import torch
 from torch._dynamo.exc import TorchDynamoException  # 2.11-2.15
+from torch._dynamo.variables.base import VariableTracker  # 2.11-2.15
+from torch._dynamo.variables.constant import ConstantVariable  # 2.11-2.15
+from torch._dynamo.variables.misc import LoggingLoggerVariable  # 2.11-2.15
 
 # What dynamo appends to its reason: the stack of the user's code, addresses, switches of its own.
 _APPENDED = re.compile(
@@ -31,6 +36,8 @@ _NUMBERS_WORDS = (
     "an if, a loop or a size hangs on a number that only running the model gives",
     "torch.where, or sizes that do not depend on data",
 )
+
+_LOGGER = "logging.Logger method not supported"  # how it names a log call, 2.11-2.15
 
 
 def refusal_reason(error: TorchDynamoException) -> str:
@@ -61,6 +68,26 @@ def refused_line(error: TorchDynamoException) -> str:
         return ""
     frame = own[-1]
     return f"{frame.filename}:{frame.lineno} in {frame.name}: {(frame.line or '').strip()}"
+
+
+def is_at_logger(error: TorchDynamoException) -> bool:
+    """Whether a call of a `logging.Logger` is what it does not trace."""
+    return _LOGGER in _own_words(error)
+
+
+@contextmanager
+def loggers_ignored() -> Iterator[None]:
+    """Trace as if no method of a logger did anything, as `torch.export` does; also those that libraries have added.
+
+    Not by `torch._dynamo.config.ignore_logging_functions`: torch 2.11 writes its configuration to a log of its own as
+    JSON, and fails at the functions in there.
+    """
+
+    def nothing(*_: object) -> VariableTracker:
+        return ConstantVariable.create(None)
+
+    with patch.object(LoggingLoggerVariable, "call_method", nothing):
+        yield
 
 
 def _own_words(error: TorchDynamoException) -> str:

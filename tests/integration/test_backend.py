@@ -2,6 +2,7 @@
 
 import copy
 import json
+import logging
 import os
 import warnings
 from contextlib import nullcontext
@@ -173,6 +174,38 @@ def test_plan_of_a_model_with_a_graph_break_is_refused():
         return y.sum()
 
     with pytest.raises(rematpass.RematError, match="does not trace into one graph"):
+        rematpass.plan(step, (torch.ones(4, requires_grad=True),))
+
+
+LOGGER = logging.getLogger("of the model")
+
+
+def test_a_line_for_a_log_does_not_keep_a_model_from_being_planned():
+    def step(x):
+        LOGGER.warning("a step of %d", x.shape[0])
+        return (x.exp() * x.sin()).sum()
+
+    x = torch.ones(4, requires_grad=True)
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        plan = rematpass.plan(step, (x,))
+    [note] = [note for note in plan.notes if "loggers" in note]
+    assert 'LOGGER.warning("a step of %d"' in note
+    assert "ignore_logging_functions" in note
+    assert any(note in str(warning.message) for warning in caught)
+    assert logging.Logger.warning not in torch._dynamo.config.ignore_logging_functions  # as it was
+    silent = rematpass.plan(lambda x: (x.exp() * x.sin()).sum(), (x,))
+    assert [value.name for value in plan.values] == [value.name for value in silent.values]
+
+
+@pytest.mark.filterwarnings("ignore:rematpass. planned without the calls of loggers")
+def test_a_graph_break_behind_a_line_for_a_log_is_refused():
+    def step(x):
+        LOGGER.info("half way")
+        torch._dynamo.graph_break()
+        return x.exp().sum()
+
+    with pytest.raises(rematpass.RematError, match="graph_break"):
         rematpass.plan(step, (torch.ones(4, requires_grad=True),))
 
 
