@@ -126,7 +126,7 @@ class Bound:
 
     @cached_property
     def peak_bytes(self) -> int:
-        """No plan has a lower peak: the largest single op with all that is certainly live while it runs."""
+        """No plan has a lower peak: the largest single op with all that is certainly live while it runs, or the end."""
         program = self.program
         forward = [v for v, kind in enumerate(program.kind) if kind not in _UNPAID and not program.is_backward[v]]
         sizes = [program.static_bytes + self._around_op(v) for v in forward if self.is_certain(v)]
@@ -135,7 +135,14 @@ class Bound:
             self.fixed_bytes + live + self._moments.live_gradients(self._moments.around(v))
             for live, v in heapq.nlargest(PEAK_MOMENTS, met)
         ]
-        return max([self.fixed_bytes, *sizes])
+        return max([self.fixed_bytes, self._end_bytes, *sizes])
+
+    @property
+    def _end_bytes(self) -> int:
+        """Live while the last op of the backward runs: what is always there, and all that is returned."""
+        program, returned = self.program, self._returned - self._outputs
+        is_made = any(program.is_backward[r] and program.kind[r] not in _UNPAID for r in returned)
+        return self.fixed_bytes + sum(program.size_bytes[r] for r in returned) if is_made else 0
 
     @cached_property
     def heaviest(self) -> int | None:

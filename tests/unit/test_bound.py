@@ -183,7 +183,26 @@ def test_a_gradient_made_or_what_it_is_made_of_counts_at_a_moment(tangent, waiti
     program = b.finish([y], [gu, gw])
     first_layer = 200 + 8 + waiting + 50 + 100
     second_layer = 200 + 8 + tangent + 50 + 100
-    assert bound_of(program).peak_bytes == max(first_layer, second_layer)
+    end = 200 + 8 + 100 + 100
+    assert bound_of(program).peak_bytes == max(first_layer, second_layer, end)
+
+
+def test_all_that_is_returned_bounds_the_peak():
+    """A hundred small gradients, of which no op meets more than its own."""
+    b = Builder()
+    weights = [b.given(100) for _ in range(100)]
+    y = b.add(EXTERN, *weights, size=8, ns=3)
+    t = b.tangent(8)
+    program = b.finish([y], [b.add(EXTERN, t, w, size=100) for w in weights])
+    assert bound_of(program).peak_bytes == 100 * 100 + 8 + 100 * 100
+
+
+def test_a_tangent_handed_back_is_no_end_of_the_backward():
+    """No op runs, so at no moment is it counted."""
+    b = Builder()
+    y = b.add(EXTERN, b.given(16), size=8, ns=10)
+    program = b.finish([y], [b.tangent(64)])
+    assert bound_of(program).peak_bytes == 16 + 8
 
 
 @pytest.mark.parametrize("is_residual", [False, True])
