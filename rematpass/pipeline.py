@@ -39,8 +39,9 @@ from .replay import replay_decision
 from .report.table import format_line
 from .shares import Offer, held_bytes, leaves_half
 from .solve.descent import FrontierPoint
+from .solve.effort import Effort
 from .solve.program import Decision
-from .solve.search import Effort, Frontier
+from .solve.search import Frontier
 
 logger = logging.getLogger(__name__)
 

@@ -134,3 +134,30 @@ def layered(layers: list[Layer], *, is_residual: bool = False, is_fusing: bool =
         down = b.add(EXTERN, gh, w, size=layer.narrow, ns=5)
         g = b.add(POINTWISE, g, down, size=layer.narrow, ns=1) if is_residual else down
     return b.finish([loss], [*gradients, g], is_fusing=is_fusing)
+
+
+def densely_joined(blocks: int, layers: int, size: int = 1000) -> Program:
+    """As a DenseNet: within a block each layer reads what all before it made, joined and normed; nothing is narrow."""
+    b = Builder()
+    x = b.add(EXTERN, b.given(8), size=size, ns=50)
+    made = []  # what a layer reads, the two wide values inside it, what it makes; a block ends without wide values
+    for _ in range(blocks):
+        read = [x]
+        for _ in range(layers):
+            joined = b.add(EXTERN, *read, size=size * len(read), ns=5 * len(read))
+            normed = b.add(EXTERN, joined, size=size * len(read), ns=5 * len(read))
+            x = b.add(EXTERN, normed, size=size, ns=40)
+            made.append((tuple(read), (joined, normed), x))
+            read.append(x)
+        x = b.add(EXTERN, *read, size=size, ns=20)
+        made.append((tuple(read), (), x))
+    loss = b.add(EXTERN, x, size=8, ns=1)
+    of = {x: b.add(EXTERN, b.tangent(8), x, size=size)}  # gradients so far
+    weights = []
+    for read_by, wide, y in reversed(made):
+        g = of.pop(y)
+        weights += [b.add(EXTERN, g, v, size=8) for v in wide[1:]]
+        g = b.add(EXTERN, g, *wide[:1], size=size * len(read_by))
+        for v in read_by:
+            of[v] = b.add(EXTERN, g, *([of[v]] if v in of else []), size=size)
+    return b.finish([loss], weights)

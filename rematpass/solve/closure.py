@@ -12,6 +12,7 @@ Tarjan 1989).
 from __future__ import annotations
 
 import bisect
+import itertools
 
 from ._core import Closure, ClosureProblem
 
@@ -83,3 +84,12 @@ def fill_between(
     their kept bytes would live longest. With `most`, parts move in groups so that no more solutions come out.
     """
     return tuple(problem.fill_between(upper, lower, most or 0))
+
+
+def filled_hull(problem: ClosureProblem, most: int) -> list[Closure]:
+    """All vertices of the hull, fastest first, and up to `most` closures between two neighbours."""
+    hull = sweep_closures(problem)
+    filled: list[Closure] = []
+    for upper, lower in itertools.pairwise(hull):
+        filled += [upper, *fill_between(problem, upper, lower, most)]
+    return [*filled, hull[-1]]

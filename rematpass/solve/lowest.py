@@ -114,12 +114,15 @@ def _with_sources_kept(program: Program, plan: _Ordered) -> Schedule | None:
             before[v] = made
     if not before:
         return None
-    backward: list[int] = []
-    for op in schedule.backward:
+    backward, rest = list[int](), iter(schedule.backward)
+    for op in rest:
         if not before.keys().isdisjoint(program.inputs[op]):
             for v in sorted(before.keys() & program.inputs[op]):
                 backward += before.pop(v)
         backward.append(op)
+        if not before:
+            break
+    backward += rest
     # Sources that were computed again are at hand now.
     return drop_unread(program, Schedule(schedule.forward, tuple(backward)))
 

@@ -12,10 +12,11 @@ from dataclasses import dataclass, field
 
 from ..errors import BudgetTooSmall, ProblemError, SolverError
 from .bound import Bound
+from .effort import Effort
 from .order import make_decision
 from .program import Decision, Kind, Program, Schedule
 from .repair import Limits, Repaired, repair
-from .search import Effort, Frontier
+from .search import Frontier
 
 # Rounds of the local search, and how many without a better plan end it. On the published resnet50 at 30 and 20 % of its
 # memory, a tenth of both costs 2 and 8 % of the extra time; seven times as many rounds and ten times the patience gain

@@ -12,16 +12,15 @@ and rising extra time, and so has the faster of the two.
 from __future__ import annotations
 
 import itertools
-import math
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from functools import cached_property
 
-from ._core import Closure, ClosureProblem
+from ._core import Closure
 from .bound import Bound, values_of, whole_problem
 from .chain import Chain
-from .closure import closure_near, fill_between, least_kept, sweep_closures
+from .closure import closure_near, filled_hull, least_kept
 from .descent import Box, FrontierPoint, PlanList, descend
+from .effort import Effort, Work
 from .frontier import Modeller, Passing, StageRun
 from .ladder import Ladder, squeeze
 from .liveness import find_peak, simulate
@@ -51,9 +50,18 @@ PLAIN_RUNS = (1, 2, 3, 4)
 # changed plans of 13 programs by -30 to +30 %, none on average, in 10 to 30 % more time (2026-11).
 RUN_OPS = 5000
 # Beyond this many ops there is no local search, and closures of the whole graph are not tried beside the chain (but
-# the fastest). At 10,000 ops closures take half a second and change plans by less than 1 %; the local search takes half
-# a second to two, for at most 1.6 % less extra time (two programs at four budgets, 2026-11).
+# the fastest), unless the chain is far from its bound. At 10,000 ops closures take half a second and change plans by
+# less than 1 %; the local search takes half a second to two, for at most 1.6 % less extra time (two programs of equal
+# and unequal layers at four budgets, 2026-11).
 MODERATE_OPS = 6000
+# Where plans of the chain take more extra time than this times their bound, and this share of the step more. Eight
+# convolutional networks of 6,400 to 18,900 ops: of a DenseNet and an HRNet the chain finds no plan at half of the way
+# down, of an EfficientNet it takes 1.7 times the bound. Layers of transformers, equal or not, take 1.1 times at most, a
+# Swin 1.0 (2026-11).
+FAR_TIMES = 1.2
+FAR_STEP = 0.005
+# Budgets at which that is asked, as shares of the way down from the fastest plan's peak to the least that any has.
+FAR_PLACES = (0.25, 0.5)
 # The chain programme counts in slots and takes stages for themselves: its promise may be off by about this share. Half
 # and twice changed nothing on the six graphs.
 PROMISE = 0.02
@@ -76,30 +84,6 @@ MAX_STEPS = 64
 # Of so many equal steps from the fastest plan's peak to the smallest, the first is what a plan with room to spare names
 # as the next smaller. A choice for readers (2026-11), other values were not tried: it changes no plan that is followed.
 FIRST_STEPS = 16
-# Ops simulated in a second of search, with what it takes to make their plans. Work is counted, not time: a plan depends
-# on its program alone, not on how fast or busy the machine is, so that all ranks of a job find the same one. On a
-# current server core 4 million at 1,300 to 3,600 ops, 2 million at 10,000 to 100,000 (2026-11). At half, the search
-# ends at half of the time limit; at twice, it takes twice as long as asked.
-WORK_PER_SECOND = 3_000_000
-# Of the work allowed, what may go into a smaller smallest peak; and never more than these seconds of it, so that a
-# curve without a limit ends where a plan with the usual one does (`Options.time_limit`). Ten models take at most 0.1
-# seconds of it (2026-11); with half, or twice, their smallest peaks are the same.
-ENDS_SHARE = 0.5
-ENDS_SECONDS = 2.5
-
-
-@dataclass(frozen=True)
-class Effort:
-    """How much to spend on a program.
-
-    Attributes:
-        seconds: for simulating plans beyond the first ones, counted in ops (`WORK_PER_SECOND`), never by a clock; when
-            they are used up, what was found by then is taken.
-        is_local: whether plans are improved value by value; not, where the caller does that.
-    """
-
-    seconds: float = math.inf
-    is_local: bool = True
 
 
 class Frontier:
@@ -108,31 +92,33 @@ class Frontier:
     Attributes:
         fastest, smallest: the two ends.
         bound: on extra time.
-        is_complete: False when the work allowed was done before a search was over.
         simulated: plans simulated so far.
     """
 
     def __init__(self, program: Program, effort: Effort | None = None) -> None:
         self._program = program
-        self._effort = effort or Effort()
-        self._work = 0
+        effort = effort or Effort()
+        self._work = Work(effort)
         self._points: dict[tuple[int, ...], FrontierPoint] = {}
-        self.is_complete = True
         self._stages = find_stages(program)
         self.bound = Bound(program)
         problem, self._values = whole_problem(program)
-        self._hull = _whole_hull(problem) if self._is_moderate else [*closure_near(problem, None)[:1]]
+        is_moderate = len(program) <= MODERATE_OPS
+        self._hull = filled_hull(problem, WHOLE_FILL) if is_moderate else [*closure_near(problem, None)[:1]]
         self.fastest = self.smallest = self._simulate(self._whole(0))
         self._nest = Nest(program, self._stages, self._solve_chain())
         self._add_low_ends(values_of(self._values, least_kept(problem, self._hull[0]).kept))
         self._add_masks()
-        self._hull = [c for i, c in enumerate(self._hull) if not i or self._is_promising(c)]
-        self._work = 0  # the first plans are free
         self._lowest = [self.smallest]
+        self._is_thorough = is_moderate or any(map(self._is_chain_far, FAR_PLACES))
+        if self._is_thorough and not is_moderate:
+            self._hull = filled_hull(problem, WHOLE_FILL)
+        self._hull = [c for i, c in enumerate(self._hull) if not i or self._is_promising(c)]
+        self._work.forget()  # the first plans are free
         self._ladder: Ladder | None = None
-        if self._effort.is_local and self._is_moderate:
+        if effort.is_local and self._is_thorough:
             lower = self.bound.peak_bytes
-            self._lowest = squeeze(program, self.smallest, lower, self._evaluate, self._spend_on_ends)
+            self._lowest = squeeze(program, self.smallest, lower, self._evaluate, self._work.spend_on_ends)
             self.smallest = self._lowest[-1]
             self._ladder = Ladder(
                 program,
@@ -141,7 +127,7 @@ class Frontier:
                 self._listed,
                 self._enough,
                 self._evaluate,
-                self._spend,
+                self._work.spend,
                 COARSE_STEP * self._step_ns,
             )
 
@@ -197,9 +183,20 @@ class Frontier:
         self.fastest = min(points, key=lambda p: (p.extra_ns, p.peak_bytes))
         self.smallest = min(points, key=lambda p: (p.peak_bytes, p.extra_ns))
 
+    def _is_chain_far(self, share: float) -> bool:
+        """Whether the chain's plan is far from its bound, at a share of the way down to the least peak there is."""
+        top, bottom = self.fastest.peak_bytes, self.bound.peak_bytes
+        budget = top - int((top - bottom) * share)
+        if not self.smallest.peak_bytes <= budget < top:
+            return budget < self.smallest.peak_bytes
+        extra = self._walk_chain(lambda p: p.peak_bytes <= budget).small.extra_ns
+        least = self.bound.extra_ns_at(budget)
+        return extra > max(FAR_TIMES * least, least + FAR_STEP * self._step_ns)
+
     @property
-    def _is_moderate(self) -> bool:
-        return len(self._program) <= MODERATE_OPS
+    def is_complete(self) -> bool:
+        """False when the work allowed was done before a search was over."""
+        return self._work.is_complete
 
     @property
     def simulated(self) -> int:
@@ -226,7 +223,7 @@ class Frontier:
 
     def _neighbours(self, budget_bytes: int) -> Box:
         """The cheapest plan of all trees that fits, and the next faster one, which does not."""
-        trees = (self._walk_chain, self._walk_hull)[: 1 + self._is_moderate]
+        trees = (self._walk_chain, self._walk_hull)[: 1 + self._is_thorough]
         boxes = [walk(lambda p: p.peak_bytes <= budget_bytes) for walk in trees]
         small = min((box.small for box in boxes), key=lambda p: (p.extra_ns, p.peak_bytes))
         faster = []
@@ -362,37 +359,11 @@ class Frontier:
 
     def _evaluate(self, decision: Decision) -> FrontierPoint | None:
         """A simulated plan; None when all work allowed is done."""
-        return self._simulate(decision) if self._may_work() else None
-
-    def _spend(self, ops: int, share: float = 1.0) -> bool:
-        """Take so much work, no simulation of a plan, if that leaves some of a share of all; whether it was taken."""
-        self._work += ops
-        if not self._may_work(share):
-            self._work -= ops
-            return False
-        return True
-
-    def _spend_on_ends(self, ops: int) -> bool:
-        return self._work + ops < ENDS_SECONDS * WORK_PER_SECOND and self._spend(ops, ENDS_SHARE)
-
-    def _may_work(self, share: float = 1.0) -> bool:
-        """Whether the search may go on; notes when it may not."""
-        may_work = self._work < share * self._effort.seconds * WORK_PER_SECOND
-        self.is_complete &= may_work
-        return may_work
+        return self._simulate(decision) if self._work.may_go_on() else None
 
     def _simulate(self, decision: Decision) -> FrontierPoint:
         key = decision.schedule.backward
-        self._work += len(decision.schedule.forward) + len(key)
+        self._work.add(len(decision.schedule.forward) + len(key))
         if key not in self._points:
             self._points[key] = in_lowest_order(self._program, decision)
         return self._points[key]
-
-
-def _whole_hull(problem: ClosureProblem) -> list[Closure]:
-    """Closures over the whole forward, no boundary forced."""
-    hull = sweep_closures(problem)
-    filled: list[Closure] = []
-    for upper, lower in itertools.pairwise(hull):
-        filled += [upper, *fill_between(problem, upper, lower, WHOLE_FILL)]
-    return [*filled, hull[-1]]
