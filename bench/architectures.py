@@ -117,6 +117,22 @@ _CASES = (
         blocks=("layers.*",),
     ),
     Case(
+        "resnet152",
+        "ResNet-152: 50 bottlenecks with BatchNorm",
+        torch.float32,
+        lambda: convolutions.ResNet((3, 8, 36, 3)),
+        (((32, 3, 224, 224), None), ((32,), torch.int64)),
+        blocks=("layers.*",),
+    ),
+    Case(
+        "densenet121",
+        "DenseNet-121: 58 layers in 4 blocks, each of which reads what all before it in its block made",
+        torch.float32,
+        lambda: convolutions.DenseNet((6, 12, 24, 16)),
+        (((32, 3, 224, 224), None), ((32,), torch.int64)),
+        blocks=("blocks.*.layers.*",),
+    ),
+    Case(
         "vgg",
         "VGG-16: 13 convolutions with ReLU on 5 scales, max pooling between them, no norm",
         torch.float32,

@@ -127,6 +127,65 @@ class ResNet(nn.Module):
         return F.cross_entropy(self.head(x.mean((2, 3))), targets)
 
 
+class DenseLayer(nn.Module):
+    """A 1 x 1 and a 3 x 3 convolution, normed before each, of all that the block has made so far."""
+
+    def __init__(self, channels: int, growth: int) -> None:
+        super().__init__()
+        self.norm_first = nn.BatchNorm2d(channels)
+        self.first = nn.Conv2d(channels, BOTTLENECK * growth, 1, bias=False)
+        self.norm_second = nn.BatchNorm2d(BOTTLENECK * growth)
+        self.second = nn.Conv2d(BOTTLENECK * growth, growth, 3, padding=1, bias=False)
+
+    def forward(self, made: Sequence[Tensor]) -> Tensor:
+        """(batch, *, size, size) each -> (batch, growth, size, size)."""
+        x = self.first(F.relu(self.norm_first(torch.cat(list(made), dim=1))))
+        grown: Tensor = self.second(F.relu(self.norm_second(x)))
+        return grown
+
+
+class DenseBlock(nn.Module):
+    """Each layer reads what all before it made; halved in channels and in size at the end, unless it is the last."""
+
+    def __init__(self, channels: int, layers: int, growth: int, *, is_last: bool) -> None:
+        super().__init__()
+        self.layers = nn.ModuleList(DenseLayer(channels + i * growth, growth) for i in range(layers))
+        channels += layers * growth
+        self.norm = nn.BatchNorm2d(channels)
+        self.narrow = None if is_last else nn.Conv2d(channels, channels // 2, 1, bias=False)
+        self.channels = channels if is_last else channels // 2
+
+    def forward(self, x: Tensor) -> Tensor:
+        """(batch, channels, size, size) -> (batch, self.channels, size / 2, size / 2)."""
+        made = [x]
+        for layer in self.layers:
+            made.append(layer(made))
+        x = F.relu(self.norm(torch.cat(made, dim=1)))
+        return x if self.narrow is None else F.avg_pool2d(self.narrow(x), 2)
+
+
+class DenseNet(nn.Module):
+    """Image classifier; `counts` layers per block."""
+
+    def __init__(self, counts: Sequence[int], growth: int = 32) -> None:
+        super().__init__()
+        channels = 2 * growth
+        self.stem = nn.Conv2d(3, channels, 7, stride=2, padding=3, bias=False)
+        self.norm = nn.BatchNorm2d(channels)
+        self.blocks = nn.ModuleList()
+        for i, count in enumerate(counts):
+            self.blocks.append(DenseBlock(channels, count, growth, is_last=i == len(counts) - 1))
+            channels = self.blocks[-1].channels
+        self.head = nn.Linear(channels, CLASSES)
+
+    def forward(self, images: Tensor, targets: Tensor) -> Tensor:
+        """Mean cross-entropy."""
+        x = F.max_pool2d(F.relu(self.norm(self.stem(images))), 3, stride=2, padding=1)
+        for block in self.blocks:
+            x = block(x)
+        return F.cross_entropy(self.head(x.mean((2, 3))), targets)
+
+
 class Vgg(nn.Module):
     """Scales of so many 3 x 3 convolutions and ReLUs, each with a pooling at its end; no norm."""
 

@@ -209,7 +209,7 @@ def test_globs_of_library_models_name_their_modules(case):
 
 
 def test_every_case_has_strategies_and_an_unknown_device_is_refused(capsys):
-    assert len(CASES) == 11
+    assert len(CASES) == 13
     assert [s.name for s in strategies_of(CASES["gpt2"])][-2:] == ["attention only", "FFN only"]
     assert strategies_of(CASES["unet"])[-1].name == "every 2nd block"
     assert plan_quality.parse_arguments([]).cases == [*CASES, *LIBRARY]

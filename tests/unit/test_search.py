@@ -301,3 +301,19 @@ def test_a_large_program_of_narrow_layers_is_not_searched_value_by_value(monkeyp
     for frontier in half:
         frontier.choose((frontier.fastest.peak_bytes + frontier.smallest.peak_bytes) // 2)
     assert half[1].simulated < half[0].simulated
+
+
+def test_the_smallest_peak_may_come_from_a_closure_of_the_whole_graph():
+    """Two blocks whose wide values only lead to what the backward reads; from the chain's plans it is 488."""
+    b = Builder()
+    x, w = b.given(32), b.given(8)
+    stream, wide = [x], []
+    for _ in range(2):
+        wide.append(b.add(POINTWISE, b.add(POINTWISE, stream[-1], size=256, ns=1), size=128, ns=1))
+        fed = b.add(EXTERN, wide[-1], w, size=32, ns=5)
+        stream.append(b.add(POINTWISE, stream[-1], fed, size=32, ns=1))
+    of_middle = b.add(EXTERN, b.tangent(32), stream[1], size=4, ns=3)
+    of_second = b.add(EXTERN, of_middle, wide[1], size=8, ns=3)
+    of_x = b.add(EXTERN, of_middle, x, size=4, ns=3)
+    of_first = b.add(EXTERN, of_x, wide[0], size=8, ns=3)
+    assert Frontier(b.finish(stream[-1:], [of_second, of_first, of_x])).smallest.peak_bytes == 468
