@@ -60,16 +60,17 @@ RUN_OPS = 5000
 # Beyond this many ops there is no local search, and closures of the whole graph are not tried beside the chain (but
 # the fastest), unless the chain is far from its bound. At 10,000 ops closures take half a second and change plans by
 # less than 1 %; the local search takes half a second to two, for at most 1.6 % less extra time (two programs of equal
-# and unequal layers at four budgets, 2026-11).
+# and unequal layers at four budgets, 2026-11). From so many ops on there is neither: at 30,000 they take ten seconds,
+# at 100,000 forty.
 MODERATE_OPS = 6000
-# Where plans of the chain take more extra time than this times their bound, and this share of the step more. Eight
-# convolutional networks of 6,400 to 18,900 ops: of a DenseNet and an HRNet the chain finds no plan at half of the way
-# down, of an EfficientNet it takes 1.7 times the bound. Layers of transformers, equal or not, take 1.1 times at most, a
-# Swin 1.0 (2026-11).
+LARGE_OPS = 40_000
+# The chain is far from what is possible where its smallest peak is more than this times the least that any plan has,
+# or where, three quarters of the way down to that, it takes more extra time than this times its bound, and this share
+# of the step more: so it is on seven convolutional networks and a Swin of 6,400 to 18,900 ops. Layers of transformers
+# take 1.15 times at most, and smallest peaks of 1.02 to 1.13 times the least (2026-11).
+FAR_PEAK = 1.25
 FAR_TIMES = 1.2
 FAR_STEP = 0.005
-# Budgets at which that is asked, as shares of the way down from the fastest plan's peak to the least that any has.
-FAR_PLACES = (0.25, 0.5)
 # The chain programme counts in slots and takes stages for themselves: its promise may be off by about this share. Half
 # and twice changed nothing on the six graphs.
 PROMISE = 0.02
@@ -118,7 +119,7 @@ class Frontier:
         self._add_low_ends(values_of(self._values, least_kept(problem, self._hull[0]).kept))
         self._add_masks()
         self._lowest = [self.smallest]
-        self._is_thorough = is_moderate or any(map(self._is_chain_far, FAR_PLACES))
+        self._is_thorough = is_moderate or (len(program) <= LARGE_OPS and self._is_chain_far())
         if self._is_thorough and not is_moderate:
             self._hull = filled_hull(problem, WHOLE_FILL)
         starts = [self.smallest, *([self._low_closure()] if self._is_thorough else [])]
@@ -213,15 +214,15 @@ class Frontier:
         self.fastest = min(points, key=lambda p: (p.extra_ns, p.peak_bytes))
         self.smallest = min(points, key=lambda p: (p.peak_bytes, p.extra_ns))
 
-    def _is_chain_far(self, share: float) -> bool:
-        """Whether the chain's plan is far from its bound, at a share of the way down to the least peak there is."""
-        top, bottom = self.fastest.peak_bytes, self.bound.peak_bytes
-        budget = top - int((top - bottom) * share)
-        if not self.smallest.peak_bytes <= budget < top:
-            return budget < self.smallest.peak_bytes
+    def _is_chain_far(self) -> bool:
+        """Whether the chain's plans for small budgets are far from what is possible."""
+        least_bytes = self.bound.peak_bytes
+        budget = (self.fastest.peak_bytes + 3 * least_bytes) // 4
+        if self.smallest.peak_bytes > min(budget, FAR_PEAK * least_bytes):
+            return self.smallest.peak_bytes > FAR_PEAK * least_bytes
         extra = self._walk_chain(lambda p: p.peak_bytes <= budget).small.extra_ns
-        least = self.bound.extra_ns_at(budget)
-        return extra > max(FAR_TIMES * least, least + FAR_STEP * self._step_ns)
+        least_ns = self.bound.extra_ns_at(budget)
+        return extra > max(FAR_TIMES * least_ns, least_ns + FAR_STEP * self._step_ns)
 
     @property
     def is_complete(self) -> bool:
