@@ -199,15 +199,13 @@ class Frontier:
 
     def _squeezed(self, starts: Sequence[FrontierPoint]) -> list[FrontierPoint]:
         """Plans of smaller and smaller peaks, none faster than the one before, from the first start or a lower one."""
-        first, lower, found = starts[0], self.bound.peak_bytes, list[FrontierPoint]()
-        for start in (start for start in starts if start is first or start.peak_bytes < first.peak_bytes):
-            found += squeeze(self._program, start, lower, self._evaluate, self._work.spend_on_ends)
-        lowest: list[FrontierPoint] = []
-        for point in sorted(found, key=lambda p: (p.peak_bytes, p.extra_ns)):
-            is_low = point.peak_bytes <= self._lowest[0].peak_bytes
-            if is_low and (not lowest or point.extra_ns < lowest[-1].extra_ns):
-                lowest.append(point)
-        return lowest[::-1]
+        first, lower = starts[0], self.bound.peak_bytes
+        lists = (
+            squeeze(self._program, start, lower, self._evaluate, self._work.spend_on_ends)
+            for start in starts
+            if start is first or start.peak_bytes < first.peak_bytes
+        )
+        return min(lists, key=lambda found: (found[-1].peak_bytes, found[-1].extra_ns))
 
     def _note_ends(self, decisions: list[Decision]) -> None:
         points = [self.fastest, self.smallest, *(self._simulate(decision) for decision in decisions)]
