@@ -197,7 +197,7 @@ class Verified:
 
 
 def _in_words(found: Measurement) -> str:
-    budget = "" if found.budget_bytes is None else f" of {format_bytes(found.budget_bytes)}"
+    budget = "" if found.budget_bytes is None else f" of {format_bytes(max(0, found.budget_bytes))}"
     size = format_range(found.least_bytes, found.most_bytes)
     predicted = format_bytes(found.predicted_bytes)
     return f"rematpass: {found.graph_name}: measured {size}{budget} (predicted {predicted})"
@@ -209,10 +209,11 @@ def _report(found: Measurement) -> None:
         logger.info("%s", _in_words(found))
         return
     lower = max(1, 2 * found.budget_bytes - found.least_bytes)
-    warnings.warn(
-        f"{_in_words(found)}, which is over budget. Try: memory_budget={lower}, which leaves room for the difference",
-        stacklevel=2,
-    )
+    if found.predicted_bytes > found.budget_bytes:  # said when it was planned, and no fault of the prediction
+        advice = "and no plan of it is as small as the budget. Try: a larger memory_budget; a smaller batch"
+    else:
+        advice = f"which is over budget. Try: memory_budget={lower}, which leaves room for the difference"
+    warnings.warn(f"{_in_words(found)}, {advice}", stacklevel=2)
 
 
 def tensors_in(outputs: Any) -> list[torch.Tensor]:

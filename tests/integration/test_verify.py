@@ -255,6 +255,17 @@ def test_where_nothing_smaller_exists_it_is_a_warning_with_both_figures(monkeypa
         train(model, compiled, x, 3)
 
 
+def test_a_graph_that_cannot_fit_is_not_told_to_leave_room():
+    """Other graphs of its step left it less than nothing."""
+    found = verdict.Measurement(
+        "graph 2", budget_bytes=-468_864, predicted_bytes=2048, least_bytes=2048, most_bytes=2048
+    )
+    with pytest.warns(
+        UserWarning, match=r"2.0 KiB of 0 B \(predicted 2.0 KiB\), and no plan .* Try: a larger memory_b"
+    ):
+        verify._report(found)
+
+
 def test_a_damaged_lesson_counts_as_none(tmp_path, caplog):
     lessons = Lessons(tmp_path, "key")
     assert lessons.recall() == 0
