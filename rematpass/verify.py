@@ -10,12 +10,13 @@ from __future__ import annotations
 import logging
 import warnings
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
 
 from . import torch_compat
+from .check.measure import storage_bytes
 from .check.step_meter import StepMeter, make_meter
 from .check.verdict import Measurement, measured
 from .lessons import Lessons
@@ -88,7 +89,7 @@ class Verified:
         self._device = device
         self._listener = listener
         self._has_run = self._is_done = False
-        self._tries = 0
+        self._tries = self._beside_bytes = 0
         self._handles: list[Any] = []
 
     def __call__(self, *inputs: Any) -> Any:
@@ -123,6 +124,7 @@ class Verified:
     def _measured(self, inputs: tuple[Any, ...]) -> Any:
         self._tries += 1
         self._is_done = self._tries >= TRIES
+        self._beside_bytes = bytes_kept_beside(inputs, self._device)
         meter = make_meter(self._device)
         meter.begin()
         tensors: list[torch.Tensor] = []
@@ -174,6 +176,8 @@ class Verified:
                 logger.warning("%s, which is over budget; the next step follows a new plan", _in_words(found))
                 return
         self._listener(found)
+        if found.is_kept:
+            _warn_of_company(found, self._beside_bytes)
 
     def _plan_again(self) -> None:
         """Compile the graph anew with what was learned; its first steps are measured as those of the old one were."""
@@ -214,6 +218,25 @@ def _report(found: Measurement) -> None:
     else:
         advice = f"which is over budget. Try: memory_budget={lower}, which leaves room for the difference"
     warnings.warn(f"{_in_words(found)}, {advice}", stacklevel=2)
+
+
+def bytes_kept_beside(inputs: Iterable[object], device: torch.device) -> int:
+    """What code that is not compiled has kept on a device for its backward when a graph of the step is called."""
+    tensors = [i for i in inputs if torch_compat.has_storage(i)]
+    kept = [t for t in torch_compat.kept_uncompiled(tensors) if t.device.type == device.type]
+    return storage_bytes([*tensors, *kept]) - storage_bytes(tensors)
+
+
+def _warn_of_company(found: Measurement, beside_bytes: int) -> None:
+    """A graph that keeps its budget does not help where code that is not compiled takes what is left, and more."""
+    if found.budget_bytes is None or replace(found, least_bytes=found.least_bytes + beside_bytes).is_kept:
+        return
+    warnings.warn(
+        f"{_in_words(found)}, but code that runs before it and is not compiled keeps {format_bytes(beside_bytes)} for "
+        "its backward, of which no plan knows. Try: fullgraph=True, which says where torch.compile breaks off; a "
+        "memory_budget smaller by as much",
+        stacklevel=2,
+    )
 
 
 def tensors_in(outputs: Any) -> list[torch.Tensor]:

@@ -77,6 +77,7 @@ from .places import IMAGE_RANK
 from .refusals import is_at_logger, loggers_ignored, refusal_hints, refusal_reason, refused_line
 from .scheduled import HELD, HELD_BYTES, SCRATCH_BYTES, STORE_HERE
 from .sizes import evaluated, guard_limit, is_guarded, limit_size, symbol_of, traced_with, upper_bounds
+from .uncompiled import has_storage, kept_uncompiled
 
 __all__ = [
     "COMPILED_NODE",
@@ -119,6 +120,7 @@ __all__ = [
     "has_matrix_units",
     "has_no_memory",
     "has_onednn",
+    "has_storage",
     "highest_live",
     "inductor_keys",
     "inner_compiler",
@@ -133,6 +135,7 @@ __all__ = [
     "is_profiling",
     "is_wrapper",
     "keep_for_later",
+    "kept_uncompiled",
     "leaves",
     "limit_size",
     "loggers_ignored",

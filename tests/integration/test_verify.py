@@ -2,18 +2,20 @@
 
 import gc
 import logging
+import warnings
 
 import pytest
 import torch
 from torch import nn
 from torch.nn import functional
+from torch.utils.checkpoint import checkpoint
 
 import rematpass
 from rematpass import verify
 from rematpass.check import verdict
 from rematpass.check.measure import storage_bytes
 from rematpass.lessons import Lessons
-from rematpass.torch_compat import is_profiling, uses_cuda_graphs
+from rematpass.torch_compat import is_profiling, kept_uncompiled, uses_cuda_graphs
 
 
 class Layers(nn.Module):
@@ -307,3 +309,54 @@ def test_sizes_without_a_bound_are_not_measured(caplog):
     for rows in (8, 16, 512, 512):
         train(model, compiled, torch.randn(rows, 256), 1)
     assert measured_lines(caplog) == []
+
+
+class Interrupted(nn.Module):
+    """`before` is not compiled, and the gradient of its input needs what it keeps."""
+
+    def __init__(self, before):
+        super().__init__()
+        self.before, self.after = torch.compiler.disable(before), Layers(2)
+
+    def forward(self, x):
+        return self.after(self.before(x))
+
+
+def train_interrupted(before):
+    """Three steps, of which the second is measured; what the first, which compiles, warns of is torch's own."""
+    model, x = Interrupted(before), torch.randn(512, 256, requires_grad=True)
+    compiled = torch.compile(model, backend="rematpass", options={"memory_budget": "5MiB", "cpp.simdlen": 1})
+    train(model, compiled, x, 1)
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always", UserWarning)
+        train(model, compiled, x, 2)
+    return [str(w.message) for w in caught]
+
+
+@pytest.mark.filterwarnings("ignore:The .grad attribute of a Tensor that is not a leaf")  # dynamo looks at it
+def test_what_is_kept_by_code_that_is_not_compiled_is_told():
+    [told] = train_interrupted(lambda x: sum(((x * k).sin() for k in range(8)), x * 1))
+    assert "that runs before it and is not compiled keeps 4.0 MiB for its backward" in told  # what eight sines read
+    assert "Try: fullgraph=True" in told
+
+
+@pytest.mark.filterwarnings("ignore:The .grad attribute of a Tensor that is not a leaf")  # dynamo looks at it
+def test_code_that_is_not_compiled_and_keeps_little_is_not_told_of():
+    assert train_interrupted(lambda x: x.sin()) == []
+
+
+def test_what_is_kept_uncompiled_is_neither_parameters_nor_what_a_checkpoint_computes_again():
+    ran = []
+
+    def block(x):
+        ran.append(x)
+        return (x @ weight.t()).sin()
+
+    weight, x = torch.randn(8, 8, requires_grad=True), torch.randn(8, 8, requires_grad=True)
+    once = (x @ weight.t()).sin()
+    [read] = kept_uncompiled([once])
+    assert read.shape == (8, 8)
+    assert kept_uncompiled([checkpoint(block, x, use_reentrant=False)]) == []
+    assert len(ran) == 1
+    once.sum().backward()
+    assert kept_uncompiled([once]) == []
