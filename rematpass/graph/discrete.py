@@ -16,6 +16,7 @@ from ..solve.program import Kind
 from .capture import JointProgram
 from .facts import Facts
 from .op_traits import base_name
+from .ties import tied_values
 from .words import words
 
 # They choose among elements or name places, wherever they stand.
@@ -53,11 +54,14 @@ class Exactness:
         self._joint = joint
         self._facts = facts
         self._exact: list[bool] = []
+        self._tied = tied_values(joint)
         self._in_forward = {n for n, is_in in zip(joint.nodes, joint.in_forward, strict=True) if is_in}
 
     def reason(self, i: int) -> str | None:
         """Why value i, the next in order, is a choice that could flip; None where it is none, or cannot."""
         node, value = self._joint.nodes[i], self._facts.values[i]
+        if node in self._tied and not self._stays_exact(i):
+            return "the backward looks for its maximum or minimum, which rounding could hide"
         if node.op != "call_function" or all(self._exact[u] for u in value.inputs):
             return None
         name = value.op
@@ -67,8 +71,12 @@ class Exactness:
         return None
 
     def note(self, i: int, *, is_fixed: bool) -> None:
-        """Value i is done: `is_fixed` when it is never computed again, and so the same for every reader."""
-        self._exact.append(is_fixed or self._stays_exact(i))
+        """Value i is done: `is_fixed` when it is never computed again, and so the same for every reader.
+
+        Short floats are not: what reads them inside the kernel that makes them sees them before they are rounded.
+        """
+        is_same = is_fixed and not _is_short_float(self._joint.nodes[i])
+        self._exact.append(is_same or self._stays_exact(i))
 
     def _stays_exact(self, i: int) -> bool:
         node, value = self._joint.nodes[i], self._facts.values[i]
@@ -127,6 +135,11 @@ def _is_integer(node: fx.Node) -> bool:
 
 def _is_integer_arithmetic(node: fx.Node) -> bool:
     return _is_integer(node) and all(map(_is_integer, node.all_input_nodes))
+
+
+def _is_short_float(node: fx.Node) -> bool:
+    value = node.meta.get("val")
+    return isinstance(value, torch.Tensor) and value.is_floating_point() and value.element_size() < 4
 
 
 def _narrows(node: fx.Node) -> bool:

@@ -5,7 +5,7 @@ import torch
 from torch import nn
 from torch.nn import functional
 
-from tests.differential.steps import check_backend, check_budgets, quick_and_thorough
+from tests.differential.steps import check_backend, check_budgets, forward_backward, quick_and_thorough
 
 WIDTH = 16
 
@@ -68,6 +68,39 @@ def places(x, w):
     return y.gather(1, y.max(1, keepdim=True).indices.expand(8, 8)) * x.exp()
 
 
+def farthest(x, w):
+    y = (x @ w).tanh() * x.exp()
+    return x + torch.cdist(y, w, p=torch.inf) - y.amax(0) * y.max()
+
+
+def largest_of_groups(x, w):
+    y = (x @ w).tanh() * x.exp()
+    groups = torch.tensor([0, 1, 0, 2, 2, 1, 0, 2])[:, None].expand(8, 8)
+    return x + y - torch.zeros(8, 8).scatter_reduce(0, groups, y, "amax", include_self=False).sigmoid()
+
+
+class Neighbours(nn.Module):
+    """Attention over the edges of a graph: sums whose order is nobody's, of what is weighed by its largest score."""
+
+    def __init__(self, width=64, heads=4):
+        super().__init__()
+        self.heads = heads
+        self.values = nn.ModuleList(nn.Linear(width, width) for _ in range(4))
+        self.scores = nn.ModuleList(nn.Linear(2 * width, heads) for _ in range(4))
+
+    def forward(self, x, start, end):
+        for values, scores in zip(self.values, self.scores, strict=True):
+            z = values(x)
+            score = functional.leaky_relu(scores(torch.cat([z[start], z[end]], -1)))
+            largest = torch.full((len(x), self.heads), -1e9)
+            largest = largest.scatter_reduce(0, end[:, None].expand(-1, self.heads), score, "amax")
+            weight = (score - largest[end]).exp()
+            share = weight / torch.zeros(len(x), self.heads).index_add(0, end, weight)[end]
+            sent = z.view(len(x), self.heads, -1)[start] * share[..., None]
+            x = x + functional.elu(torch.zeros(len(x), *sent.shape[1:]).index_add(0, end, sent).flatten(1))
+        return x.square().mean()
+
+
 class Experts(nn.Module):
     """Two of four experts per token, all computed, the chosen ones gathered."""
 
@@ -105,6 +138,7 @@ class Dispatched(nn.Module):
 
 CASES = {
     **{f.__name__: repeated(f) for f in (topk, ordered, hard, straight_through, eight_bits, gated, masked, places)},
+    **{f.__name__: repeated(f) for f in (farthest, largest_of_groups)},
     "experts": lambda: (Experts(), (torch.randn(32, WIDTH),)),
     "dispatched": lambda: (Dispatched(), (torch.randn(32, WIDTH),)),
 }
@@ -124,3 +158,33 @@ def test_op_by_op(name):
 @pytest.mark.parametrize(("name", "count"), quick_and_thorough(["eight_bits", "dispatched"], CASES))
 def test_backend(name, count):
     check_backend(CASES[name], count=count)
+
+
+def edges():
+    return Neighbours(), (torch.randn(1000, 64), torch.randint(0, 1000, (6000,)), torch.randint(0, 1000, (6000,)))
+
+
+def test_elements_equal_the_largest_in_whatever_order_sums_are_taken():
+    """Nobody's order: the sums that are recomputed differ in their last bits from those that the forward took."""
+    check_backend(edges, count=2)
+
+
+def less_the_largest(x, w):
+    y = functional.gelu(x @ w * 0.1) * x.sigmoid()
+    return x + y - y.amax(1, keepdim=True)
+
+
+def finite_gradients(model, arguments, wrap):
+    outputs = forward_backward(model, arguments, wrap)
+    assert all(x.grad.isfinite().all() for x in arguments)
+    return outputs
+
+
+def test_rounded_elements_equal_the_largest():
+    """Inductor rounds the largest when it stores it, and elements that it computes again not at all."""
+
+    def make():
+        function, inputs = repeated(less_the_largest)()
+        return function, tuple(x.detach().bfloat16().requires_grad_() for x in inputs)
+
+    check_backend(make, step=finite_gradients, is_as_eager=False, relative=0.05)

@@ -100,6 +100,38 @@ def test_a_kink_is_no_choice():
     assert reasons_of(jump)["gt"] == f"gt {FLIPS}"
 
 
+TIED = "the backward looks for its maximum or minimum, which rounding could hide"
+
+
+def grouped(x, reduce):
+    return torch.zeros(4, 4).scatter_reduce(0, torch.zeros(4, 4, dtype=torch.int64), x.exp(), reduce)
+
+
+@pytest.mark.parametrize(
+    ("function", "name", "is_kept"),
+    [
+        (lambda x: x.exp().amax(0), "exp", True),
+        (lambda x: x.exp().amax(0), "amax", False),
+        (lambda x: x.exp().view(2, 8).amin(1).sin(), "exp", True),
+        (lambda x: x.exp().max(), "exp", True),
+        (lambda x: -x.exp().neg().clone().amax(0), "exp", True),
+        (lambda x: x.amax(0), "amax", False),  # of an input: the same bits whoever asks
+        (lambda x: x.exp().max(0).values, "exp", False),  # found by its place
+        (lambda x: x.exp().maximum(x.sin()), "exp", False),  # either way a subgradient
+        (lambda x: grouped(x, "amax"), "exp", True),
+        (lambda x: grouped(x, "sum"), "exp", False),
+        (lambda x: torch.linalg.vector_norm(x.exp(), torch.inf, 0), "exp", True),
+        (lambda x: torch.linalg.vector_norm(x.exp(), 2, 0), "exp", False),
+        (lambda x: torch.cdist(x.exp(), x, p=torch.inf), "exp", True),
+        (lambda x: torch.cdist(x.exp(), x, p=1), "exp", False),
+        (lambda x: torch.nn.functional.pdist(x.exp(), torch.inf), "exp", True),
+    ],
+)
+def test_ties(function, name, is_kept):
+    """The gradient of an extreme goes to the elements that equal it: they and it are of one computation."""
+    assert reasons_of(function)[name] == (TIED if is_kept else None)
+
+
 def test_what_follows_a_kept_choice_may_run_again():
     found = reasons_of(lambda x: torch.zeros(4, 4).scatter(1, x.exp().argmax(1, keepdim=True), 1.0) * x)
     assert found["argmax"] is not None
