@@ -17,7 +17,7 @@ from torch import fx
 from . import torch_compat
 from .emit.copies import copy_overwritten
 from .emit.ordered import order_gradients
-from .emit.pooled import forget_pooled
+from .emit.unread import forget_unread
 from .errors import RematError
 from .graph.capture import JointProgram, capture_joint, find_overwritten
 from .graph.gradients import find_turned
@@ -33,7 +33,7 @@ def take_apart(gm: fx.GraphModule, num_fwd_outputs: int, static: list[int] | Non
     """A joint graph as it is planned; see `capture_joint`."""
     copy_overwritten(gm, find_overwritten(gm))
     if settings.is_fusing:
-        forget_pooled(gm)
+        forget_unread(gm)
         order_gradients(gm, find_turned(gm, num_fwd_outputs, static, settings.device_type))
     is_fusing, device_type = settings.is_fusing, settings.device_type
     return capture_joint(gm, num_fwd_outputs, static, is_fusing=is_fusing, device_type=device_type)

@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 
 from rematpass.solve.liveness import simulate
 from rematpass.solve.order import order_backward
-from rematpass.solve.program import STRAIGHT, Addend, Kind, Program, Way
+from rematpass.solve.program import STRAIGHT, Addend, Kind, Program, Way, through
 
 INPUT, SYMBOL, VIEW, PART = Kind.INPUT, Kind.SYMBOL, Kind.VIEW, Kind.PART
 POINTWISE, REDUCTION, EXTERN = Kind.POINTWISE, Kind.REDUCTION, Kind.EXTERN
@@ -77,9 +77,15 @@ class Builder:
         )
 
     def _ways(self) -> list[list[Way]]:
-        """How each op addresses its inputs: as they show their storage, and all of them `times` over."""
-        turns = [(row["access"],) if row.get("access") else () for row in self.rows]
-        return [[(turns[u], row.get("times", 1)) for u in row["inputs"]] for row in self.rows]
+        """How each op addresses its inputs: as they show their storage, all of them `times` over.
+
+        One that `puts` a turn back writes what it reads into a part.
+        """
+        return [[self._way(u, row) for u in row["inputs"]] for row in self.rows]
+
+    def _way(self, u: int, row: dict) -> Way:
+        shown, back = self.rows[u].get("access"), row.get("puts")
+        return through(((shown,) if shown else (), 1), ((~back,) if back else (), row.get("times", 1)))
 
     def _ancestors(self, values: list[int]) -> set[int]:
         found: set[int] = set()

@@ -103,7 +103,9 @@ def _forward_op(draw: st.DrawFn, b: Builder, values: list[int]) -> int:
         how = draw(st.integers(0, 7))
         flags |= {"is_scattered": how < 2, "is_joined": how == 2, "reads_often": draw(st.integers(0, 2)) == 0}
     if kind is POINTWISE:
-        flags["times"] = draw(st.sampled_from([1, 1, 1, 2, 4]))
+        flags["times"] = draw(st.sampled_from([1, 1, 1, 2, 4, 0]))
+        turns = [row["access"] for row in b.rows if row.get("access")]
+        flags["puts"] = draw(st.sampled_from([0, *turns[-2:]]))
         flags |= {"is_heavy": draw(st.booleans()), "is_drawn": draw(st.integers(0, 5)) == 0}
         # Two long functions and what they read are too much for one kernel, three that share one are not.
         flags |= {

@@ -11,7 +11,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 
 from ..errors import SplitError
-from ..solve.program import STRAIGHT, Addend, Kind, Program, Schedule, Way
+from ..solve.program import STRAIGHT, Addend, Kind, Program, Schedule, Way, through
 
 _FROM_MEMORY = (Kind.EXTERN, Kind.PART)
 # What Inductor stores though it could be fused: it has several readers and reads more than this (2.13).
@@ -186,10 +186,10 @@ class _Half:
             apart = [(s, way) for s, way in storage.reads if self._is_apart(s, held)]
             storage.outside.update((self._storages[s].op, way) for s, way in apart)
             fused = [(s, way) for s, way in storage.reads if self._storages[s].is_fused]
-            through = [{(t, _through(first, way)) for t, first in ultimate[s]} for s, way in fused]
-            ultimate[i] = (storage.reads - set(fused)).union(*through)
+            passed = [{(t, through(first, way)) for t, first in ultimate[s]} for s, way in fused]
+            ultimate[i] = (storage.reads - set(fused)).union(*passed)
             storage.outside.update(
-                (t, _through(first, way)) for s, way in fused for t, first in self._storages[s].outside
+                (t, through(first, way)) for s, way in fused for t, first in self._storages[s].outside
             )
             storage.is_heavy = program.is_heavy[storage.op] or any(self._storages[s].is_heavy for s, _ in fused)
             kinds = [program.kind[self._storages[r].op] for r in storage.readers]
@@ -198,7 +198,7 @@ class _Half:
             most = _MOST_READS_SHARED if is_shared else program.most_reads
             if program.reads_often and any(program.reads_often[self._storages[r].op] for r in storage.readers):
                 most = min(most, 1)
-            inner = ({(t, _through(first, way)) for t, first in self._storages[s].steps} for s, way in fused)
+            inner = ({(t, through(first, way)) for t, first in self._storages[s].steps} for s, way in fused)
             storage.steps = {(i, STRAIGHT), *apart}.union(*inner)
             reads = len(ultimate[i]) + len(storage.outside)
             longest = program.most_operations if is_shared or reads > 1 else max(_LONGEST, program.most_operations)
@@ -302,8 +302,3 @@ class _Half:
     def _read_straight(self, reader: int, sources: dict[int, set[Load]]) -> set[int]:
         askew = {s for s, way in sources[reader] if way != STRAIGHT}
         return {s for s, way in sources[reader] if way == STRAIGHT} - askew
-
-
-def _through(first: Way, then: Way) -> Way:
-    """What is addressed in the first way, addressed in another."""
-    return (*first[0], *then[0]), first[1] * then[1]

@@ -53,6 +53,8 @@ def note_layouts(graph: fx.Graph) -> None:
     for node, value in changed.items():
         if not _is_expanded(value):
             node.meta["val"] = value
+        if node.target == torch_compat.order_strides():
+            node.update_arg(1, [*value.stride()])
 
 
 def _laid_out(node: fx.Node, changed: Changed) -> Any:

@@ -17,8 +17,8 @@ from collections.abc import Collection, Hashable, Sequence
 import torch
 from torch import fx
 
-from ..solve.program import STRAIGHT, Kind, Way
-from .op_traits import base_name, is_scattered, kind_of, tensor_at
+from ..solve.program import STRAIGHT, Kind, Way, through
+from .op_traits import base_name, is_scattered, kind_of, part_of, tensor_at
 from .sizes import concrete
 from .words import words
 
@@ -33,6 +33,7 @@ _MOVING = words(
 )
 # What puts its second operand into a part of the first.
 _PLACING = words("select_scatter slice_scatter")
+_SLICING = words("slice slice_scatter")
 
 
 class Addressing:
@@ -89,21 +90,44 @@ class Addressing:
         """What a view picks of its storage, and in which order; views of equal arguments do so equally."""
         if base_name(view.target) in _REGROUPING and (base not in self._images or _leaves_channels(base, view)):
             return self._turns[base]
-        own = ", ".join(str(a) for a in (*view.args[1:], *view.kwargs.items()))
-        return (*self._turns[base], self._number(f"{base_name(view.target)}({own})"))
+        return (*self._turns[base], self._picked(view))
 
     def _repeated(self, view: fx.Node, base: fx.Node) -> int:
         own = _times_repeated(_shape(base), _shape(view), 0) if base_name(view.target) == "expand" else 1
-        return self._repeats[base] * (own or 1)
+        return self._repeats[base] * (1 if own is None else own)
 
     def _way(self, node: fx.Node, operand: fx.Node, times: int | None) -> Way:
         turns = self._turns[operand]
+        if times is None and base_name(node.target) in _PLACING:
+            return through((turns, 1), ((~self._picked(node),), 1))
         if times is None:
             return (*turns, self._number(node.name)), 1
         return turns, times * self._repeats[operand]
 
-    def _number(self, name: str) -> int:
-        return self._names.setdefault(name, len(self._names))
+    def _picked(self, node: fx.Node) -> int:
+        """The number of what a view shows of its base, or of what would show what is put into a part."""
+        name, is_dense = _shown_by(node)
+        return self._number(name, is_dense=is_dense)
+
+    def _number(self, name: str, *, is_dense: bool = False) -> int:
+        return self._names.setdefault(name, 2 * len(self._names) + (not is_dense))
+
+
+def _shown_by(node: fx.Node) -> tuple[str, bool]:
+    """What a view shows, or what would show what is put into a part; and whether that is a slice without holes."""
+    name = base_name(node.target)
+    if name in _SLICING and _is_static(node):
+        part = part_of(node)
+        return f"slice{part}", part[-1] == 1
+    behind = 2 if name in _PLACING else 1
+    own = ", ".join(str(argument) for argument in (*node.args[behind:], *node.kwargs.items()))
+    return f"{name.removesuffix('_scatter')}({own})", False
+
+
+def _is_static(node: fx.Node) -> bool:
+    """Whether no size of what is read or written, and none of what picks of it, is symbolic."""
+    shapes = [n.meta["val"].shape for n in node.all_input_nodes if isinstance(n.meta["val"], torch.Tensor)]
+    return len(shapes) == len(node.all_input_nodes) and all(isinstance(n, int) for shape in shapes for n in shape)
 
 
 def _leaves_channels(image: fx.Node, view: fx.Node) -> bool:
@@ -134,7 +158,7 @@ def _times_repeated(operand: Sequence[int], into: Sequence[int], behind: int) ->
     """How often a reader of shape `into` goes through all of its operand; None where it does not follow its elements.
 
     Elements repeated on the spot, as a mean is in its row, do not count: a mean read once per row and again once per
-    element of the row is one load.
+    element of the row is one load. A single element that many read is gone through not at all: 0.
     """
     shape = [*operand, *[1] * behind]
     shape = [1] * (len(into) - len(shape)) + shape
@@ -145,7 +169,8 @@ def _times_repeated(operand: Sequence[int], into: Sequence[int], behind: int) ->
         if a > 1 and all(shape):  # what is empty is never gone through
             return math.prod(into) // (math.prod(shape) * inner)
         inner *= b
-    return 1
+    is_single = all(size == 1 for size in shape)
+    return 0 if is_single and any(size != 1 for size in into) else 1
 
 
 def _dimensions_behind(node: fx.Node, operand: fx.Node) -> int:

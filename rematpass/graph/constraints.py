@@ -23,6 +23,7 @@ from .capture import JointProgram
 from .discrete import Exactness
 from .facts import Facts
 from .purity import Declared, is_seed, never_again_reason, unknown_op
+from .unread import is_unread
 
 _UNPINNED = (Kind.INPUT, Kind.SYMBOL, Kind.VIEW)
 
@@ -219,6 +220,8 @@ def _keep_reason(node: torch_compat.Node, kind: Kind) -> str | None:
         return "a view; its base is kept or recomputed"
     if isinstance(node.meta.get("val"), (tuple, list)):
         return "several results; each is kept or recomputed"
+    if is_unread(node):
+        return "a number that is asked for its shape only"
     if _is_read_elsewhere(node):
         return "a number on another device than what is made of it"
     return None

@@ -219,6 +219,8 @@ def count_operations(node: fx.Node, joined: int = 0) -> int:
     if name == "slice_scatter":  # a comparison for each, all of them, a load if so, a choice
         ends = len(_ends_of(node))
         return 2 * ends + 1 if ends else 0
+    if name == "copy":  # of its second operand, in the type of the first
+        return len({operand.meta["val"].dtype for operand in node.all_input_nodes}) - 1
     return 0 if name in _NO_STEPS else _STEPS.get(name, 1) + _count_casts(node)
 
 
@@ -259,10 +261,18 @@ def is_index(constant: str) -> bool:
 def _ends_of(node: fx.Node) -> tuple[str, ...]:
     """What `slice_scatter` compares places with: where the slice begins and ends, unless the tensor does, its step."""
     size = concrete(node.meta["val"].shape[_axis_of(node)])
-    start, end, step = (_number_at(node, i) for i in (3, 4, 5))
-    first, last, _ = slice(start, end).indices(size)
+    _, first, last, step = part_of(node)
     ends = [f"place {end}" for end, is_inside in ((first, first > 0), (last, last < size)) if is_inside]
-    return (*ends, *([f"{_INDEX} in steps of {step}"] if step not in (None, 1) else ()))
+    return (*ends, *([f"{_INDEX} in steps of {step}"] if step != 1 else ()))
+
+
+def part_of(node: fx.Node) -> tuple[int, int, int, int]:
+    """Axis, first place, end and step of a `slice`, or of where a `slice_scatter` writes."""
+    behind = 1 if base_name(node.target) == "slice" else 2
+    axis, start, end, step = (_number_at(node, behind + i) for i in range(4))
+    shape = node.all_input_nodes[0].meta["val"].shape
+    axis = (axis or 0) % len(shape)
+    return (axis, *slice(start, end, step).indices(concrete(shape[axis])))
 
 
 def _axis_of(node: fx.Node) -> int:

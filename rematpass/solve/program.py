@@ -48,10 +48,29 @@ class Addend(IntEnum):
 
 
 Way = tuple[tuple[int, ...], int]
-"""How a storage is addressed: what picks or reorders elements, one after the other (each way of doing so a number), and
-how often all of it is repeated (a bias once per row). Elements that follow each other and are equal do not count: with
-the size of the reader they follow from the rest."""
+"""How a storage is addressed: what picks or reorders elements, one after the other, and how often all of it is repeated
+(a bias once per row). Elements that follow each other and are equal do not count: with the size of the reader they
+follow from the rest.
+
+Each way of picking is a number n, and ~n puts back what n picked. What is put and picked again was never moved; what is
+picked and put back only if n leaves nothing out between its first and last (a slice in steps does): then n is even.
+
+A single element that many read is repeated 0 times: it is the same one whatever the many are picked from.
+"""
 STRAIGHT: Way = ((), 1)
+
+
+def through(first: Way, then: Way) -> Way:
+    """What is addressed in the first way, addressed in another."""
+    if not first[1]:
+        return first
+    turns = [*first[0]]
+    for turn in then[0]:
+        if turns and turn == ~turns[-1] and (turns[-1] < 0 or turns[-1] % 2 == 0):
+            turns.pop()
+        else:
+            turns.append(turn)
+    return tuple(turns), first[1] * then[1]
 
 
 @dataclass(frozen=True)

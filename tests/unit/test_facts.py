@@ -7,7 +7,7 @@ from torch import fx, nn
 from rematpass.graph.facts import collect_facts
 from rematpass.graph.operators import storage_bytes
 from rematpass.graph.origin import module_path
-from rematpass.solve.program import STRAIGHT, Kind
+from rematpass.solve.program import STRAIGHT, Kind, through
 from tests.tracing import dynamo_joint_of, joint_of
 
 
@@ -113,6 +113,42 @@ def test_what_moves_elements_does_not_read_them_where_it_writes(move, is_straigh
     (moved,) = (i for i, v in enumerate(facts.values) if v.name == "mul")
     ways = {facts.ways[way] for v in facts.values for u, way in zip(v.inputs, v.access, strict=True) if u == moved}
     assert (ways == {STRAIGHT}) == is_straight
+
+
+@pytest.mark.parametrize(
+    ("write", "is_straight"),
+    [
+        (lambda y: torch.slice_scatter(y, y[:, 2:].exp(), 1, 2), True),
+        (lambda y: torch.slice_scatter(y, y[:, -4:].exp(), -1, 2, 99), True),
+        (lambda y: torch.slice_scatter(y, y[:, :4].exp(), 1, 2), False),
+        (lambda y: torch.slice_scatter(y, y[:, ::2].exp(), 1, 0, step=2), False),  # Inductor does not cancel the steps
+        (lambda y: torch.select_scatter(y, y[:, 2].exp(), 1, 2), False),
+    ],
+)
+def test_what_is_picked_and_put_back_is_read_where_it_is_written(write, is_straight):
+    facts, by_name = facts_of(lambda x: write(x * 2).sin().sum(), matrix(4, 6))
+    scattered = next(value for value in by_name.values() if value.op.endswith("_scatter"))
+    picked, put = (facts.ways[way] for way in (by_name["exp"].access[0], scattered.access[1]))
+    assert (through(picked, put) == STRAIGHT) == is_straight
+
+
+@pytest.mark.parametrize("step", [1, 2])
+def test_what_is_put_and_picked_again_was_never_moved(step):
+    def function(x):
+        wide = torch.slice_scatter(torch.zeros(4, 12), x.exp(), 1, 0, 6 * step, step)
+        return wide[:, : 6 * step : step].sin().sum()
+
+    facts, by_name = facts_of(function, matrix(4, 6))
+    put, picked = (facts.ways[by_name[name].access[-1]] for name in ("slice_scatter", "sin"))
+    assert put != STRAIGHT
+    assert through(put, picked) == STRAIGHT
+
+
+def test_one_element_is_the_same_wherever_many_are_picked():
+    facts, by_name = facts_of(lambda x: (x * x.exp().sum())[:, 1].sin().sum(), matrix(4, 6))
+    one, picked = facts.ways[by_name["mul"].access[1]], facts.ways[by_name["sin"].access[0]]
+    assert through(one, picked) == one
+    assert through(STRAIGHT, picked) == picked != STRAIGHT
 
 
 def test_static_bytes_are_the_inputs_of_the_forward():

@@ -6,7 +6,7 @@ from torch import fx
 from torch.fx.experimental.proxy_tensor import make_fx
 from torch.nn import functional
 
-from rematpass.emit.pooled import forget_pooled
+from rematpass.emit.unread import forget_unread
 from rematpass.graph.op_traits import is_unrolled, kind_of
 from rematpass.graph.pooling import windows_per_element
 from rematpass.solve.program import Kind
@@ -58,7 +58,7 @@ def test_windows_are_counted_as_inductor_does(pool, shape, windows, kind, kind_o
 def test_what_was_pooled_is_not_read_again(dtype):
     graph, x = gradient_of(lambda x: functional.avg_pool2d(x, 3, 2, 1), 1, 2, 8, 8, dtype=dtype)
     expected = graph(x)
-    forget_pooled(graph)
+    forget_unread(graph)
     graph.graph.lint()
     shape = node_of(graph, GRADIENTS).args[1]
     value = shape.meta["val"]
@@ -67,10 +67,20 @@ def test_what_was_pooled_is_not_read_again(dtype):
     assert all(map(torch.equal, graph(x), expected))
 
 
+def test_what_is_replaced_is_not_read():
+    x = torch.randn(4, 6)
+    graph = make_fx(lambda x: torch.slice_scatter(x, aten.copy(x[:, 2:], x[:, :4].exp()), 1, 2))(x)
+    expected = graph(x)
+    forget_unread(graph)
+    (copy,) = graph.graph.find_nodes(op="call_function", target=aten.copy.default)
+    assert copy.args[0].meta["val"].untyped_storage().nbytes() == x.itemsize
+    assert torch.equal(graph(x), expected)
+
+
 def test_the_kernel_of_torch_gets_the_tensor_itself():
     graph, _ = gradient_of(lambda x: functional.avg_pool2d(x, 7, 1), 1, 2, 8, 8)
     before = node_of(graph, GRADIENTS).args
-    forget_pooled(graph)
+    forget_unread(graph)
     assert node_of(graph, GRADIENTS).args == before
 
 
@@ -78,5 +88,5 @@ def test_sizes_that_are_not_known_are_asked_of_the_tensor():
     x = torch.randn(1, 2, 8, 8, requires_grad=True)
     graph = make_fx(lambda x: torch.autograd.grad(functional.avg_pool2d(x, 2).sum(), x), tracing_mode="symbolic")(x)
     before = node_of(graph, GRADIENTS).args
-    forget_pooled(graph)
+    forget_unread(graph)
     assert node_of(graph, GRADIENTS).args == before

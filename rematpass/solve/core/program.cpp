@@ -10,8 +10,15 @@ Int CombineWays::operator()(Int inner, Int outer) {
     auto known = known_.find({inner, outer});
     if (known != known_.end()) return known->second;
     Way way = ways_[inner];
+    if (!way.second) return inner;
     const Way& more = ways_[outer];
-    way.first.insert(way.first.end(), more.first.begin(), more.first.end());
+    for (Int turn : more.first) {
+        const Int last = way.first.empty() ? turn : way.first.back();
+        if (turn == ~last && (last < 0 || last % 2 == 0))
+            way.first.pop_back();
+        else
+            way.first.push_back(turn);
+    }
     way.second *= more.second;
     auto [found, is_new] = place_.emplace(way, static_cast<Int>(ways_.size()));
     if (is_new) ways_.push_back(std::move(way));

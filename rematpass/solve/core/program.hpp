@@ -14,7 +14,7 @@ namespace remat {
 enum Kind : signed char { INPUT, SYMBOL, VIEW, PART, POINTWISE, REDUCTION, EXTERN };
 enum Addend : signed char { BY_OP, BY_POINTWISE, BY_READERS };
 
-// How a storage is addressed: what picks or reorders elements, and how often all of it is repeated.
+// How a storage is addressed: what picks or reorders elements, and how often all of it is repeated; see program.py.
 using Way = std::pair<std::vector<Int>, Int>;
 
 // Numbers for ways: those of a program first, then what they combine to, as it is met.
