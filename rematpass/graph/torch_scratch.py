@@ -47,6 +47,7 @@ _TO_REAL = words("abs angle")
 _ARITHMETIC = words("add div mul pow rsub sub")
 
 INDEX_BYTES = 8
+TRAINING = 2  # the argument of `native_dropout` that says whether any is dropped
 UNROLLED = 7  # the argument of `_trilinear` that says along which dimension it goes place by place
 
 
@@ -83,6 +84,12 @@ def _made_complex(node: fx.Node) -> int:
         return 0
     operands = (tensor_at(node, i) for i in range(2))
     return sum(elements_of(t) * result.element_size() for t in operands if t is not None and t.dtype != result.dtype)
+
+
+def _mask(node: fx.Node) -> int:
+    """The mask in the type of what it drops from, which it is multiplied by (`native_dropout_cpu` in `Dropout.cpp`)."""
+    is_training = len(node.args) < TRAINING + 1 or node.args[TRAINING] is not False
+    return bytes_of(tensor_at(node, 0)) * is_training
 
 
 def _fourier(node: fx.Node) -> int:
@@ -168,6 +175,8 @@ _KNOWN: dict[str, Callable[[fx.Node], int]] = {
     "_upsample_bilinear2d_aa": _shrunk_rows,
     "kthvalue": _kth,
     "masked_scatter_backward": _selected,
+    "native_dropout": _mask,
+    "native_dropout_backward": lambda node: bytes_of(tensor_at(node, 0)),
     "multinomial": lambda node: bytes_of(tensor_at(node, 0)),
     "nonzero_static": _found,
 }
