@@ -18,16 +18,13 @@ import torch
 from torch import Tensor, fx
 
 from .. import torch_compat
-from ..graph.layouts import convolved, is_of_images
+from ..graph.layouts import RESHAPING, convolved, is_of_images, regroups_batch
 from ..graph.op_traits import base_name, kind_of
 from ..graph.pooling import windows_per_element
 from ..solve.program import Kind
 from ..torch_compat import OpOverload
 
 aten = torch.ops.aten
-# What Inductor takes for a reshape: a copy where no view of that shape is there.
-_RESHAPING = ("reshape", "view", "_unsafe_view")
-
 Changed = dict[fx.Node, Any]
 
 
@@ -113,8 +110,9 @@ def _is_read_as_image(node: fx.Node) -> bool:
     """Whether a node shows in another shape what a convolution reads: pixels that were shuffled into channels.
 
     Stored in rows they were copied for the convolution (12 % above a plan of a network for super-resolution; 2026-11).
+    Of a batch shown as channels of one image, strides that a view has are none by which oneDNN knows an image.
     """
-    is_reshaped = base_name(node.target) in _RESHAPING and is_static(node)
+    is_reshaped = base_name(node.target) in RESHAPING and is_static(node) and not regroups_batch(node)
     return is_reshaped and any(node in _images_read(reader) for reader in node.users)
 
 
@@ -129,12 +127,17 @@ def _is_copied(node: fx.Node, value: Any) -> bool:
         source, shown = todo.pop()
         for reader in source.users:
             view = _view_of(shown, source, reader)
-            if view is None:
+            if view is None or (regroups_batch(reader) and _is_read_anew(reader)):
                 continue
             if torch_compat.storage_key(view) != torch_compat.storage_key(shown):
                 return True
             todo.append((reader, view))
     return False
+
+
+def _is_read_anew(node: fx.Node) -> bool:
+    """Whether a convolution has this laid out for itself, however it lay: a batch shown as channels of one image."""
+    return any(node in _images_read(reader) for reader in node.users)
 
 
 def _view_of(shown: Tensor, source: fx.Node, reader: fx.Node) -> Tensor | None:
@@ -145,7 +148,7 @@ def _view_of(shown: Tensor, source: fx.Node, reader: fx.Node) -> Tensor | None:
     def value_of(node: fx.Node) -> Any:
         return shown if node is source else node.meta["val"]
 
-    target = aten.reshape.default if base_name(reader.target) in _RESHAPING else reader.target
+    target = aten.reshape.default if base_name(reader.target) in RESHAPING else reader.target
     view = target(*fx.map_arg(reader.args, value_of), **fx.map_arg(reader.kwargs, value_of))
     return view if isinstance(view, Tensor) else None
 

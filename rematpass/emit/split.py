@@ -55,6 +55,8 @@ def split_program(joint: JointProgram, program: Program, decision: Decision) -> 
         num_fwd_outputs=joint.num_fwd_outputs,
         static_inputs=[environment[i] for i in joint.static_inputs],
     )
+    for given in backward.graph.find_nodes(op="placeholder"):  # stored by the forward, as it lies
+        given.meta = {key: value for key, value in given.meta.items() if key != torch_compat.STORE_HERE}
     held_bytes = sum(program.size_bytes[v] for v in _held_roots(program))
     backward.graph.output_node().meta[torch_compat.HELD_BYTES] = held_bytes
     return forward, backward

@@ -23,6 +23,8 @@ from .words import words
 
 # Inductor's figures: with so many nodes a convolution, layouts do not matter; so many channels are few.
 NODES_PER_CONVOLUTION, FEW_CHANNELS = 300, 64
+# What Inductor takes for a reshape: a copy where no view of that shape is there.
+RESHAPING = words("reshape view _unsafe_view")
 # Dimensions change places.
 _TURNING = words("permute transpose")
 
@@ -78,12 +80,25 @@ def _is_convolved(node: fx.Node) -> bool:
 
 
 def _lies_alike(source: fx.Node, reader: fx.Node) -> bool:
-    """Whether a reader's result is laid out as what it reads: both are of an image's dimensions, and nothing turns."""
+    """Whether a reader's result is laid out as what it reads: both are of an image's dimensions, and nothing turns.
+
+    Images of a batch shown as channels of one do not: no view shows what lies channels last as that.
+    """
     name = base_name(reader.target)
     if name in _TURNING or "attention" in name or (is_convolution(reader) and source is not reader.args[0]):
         return False
     tensors = [next(tensors_in(node.meta.get("val")), None) for node in (source, reader)]
-    return all(tensor is not None and tensor.ndim == IMAGE_RANK for tensor in tensors)
+    if any(tensor is None or tensor.ndim != IMAGE_RANK for tensor in tensors):
+        return False
+    return not regroups_batch(reader)
+
+
+def regroups_batch(node: fx.Node) -> bool:
+    """Whether this shows a tensor in a shape with another first dimension."""
+    if base_name(node.target) not in RESHAPING:
+        return False
+    shapes = [t.shape for t in (tensor_at(node, 0), node.meta.get("val")) if isinstance(t, torch.Tensor)]
+    return len({concrete(shape[0]) if shape else 1 for shape in shapes}) > 1
 
 
 def is_convolution(node: object) -> bool:

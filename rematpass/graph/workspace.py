@@ -166,10 +166,11 @@ def _cpu_convolution_channels_last(node: fx.Node) -> tuple[Part, ...]:
         return ()
     seen = _seen_of_convolution(node, found.convolution, torch.channels_last)
     copied = weight_copy_bytes(node) + _copied_parts(node)
-    if base_name(node.target) == "convolution" and _is_view(node.args[0]):
-        # Of images folded into each other, as convolutions with a weight per image read them, Inductor makes a copy
-        # where somebody else reads them, too.
-        copied += _refolded_bytes(node.args[0])
+    # Of images folded into each other, as convolutions with a weight per image read them, Inductor makes a copy, beside
+    # which they are where somebody else reads them, too. A gradient of such is nobody else's.
+    folded = convolved(node)[-1]
+    if _is_view(folded) and (base_name(node.target) == "convolution" or len(folded.all_input_nodes[0].users) > 1):
+        copied += _refolded_bytes(folded)
     return _exactly(copied), seen or _exactly(_channels_last_bytes(node, found))
 
 
