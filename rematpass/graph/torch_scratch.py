@@ -15,7 +15,7 @@ from typing import cast
 import torch
 from torch import fx
 
-from .op_traits import tensor_at
+from .op_traits import base_name, tensor_at
 from .sizes import bytes_of, concrete, elements_of
 from .words import words
 
@@ -90,6 +90,22 @@ def _mask(node: fx.Node) -> int:
     """The mask in the type of what it drops from, which it is multiplied by (`native_dropout_cpu` in `Dropout.cpp`)."""
     is_training = len(node.args) < TRAINING + 1 or node.args[TRAINING] is not False
     return bytes_of(tensor_at(node, 0)) * is_training
+
+
+def scattered_bytes(node: fx.Node) -> int:
+    """What `scatter_add` and `scatter_reduce` sum half precision in, unless rows go to rows (`create_acc_buffer`).
+
+    A mean counts, too: ones like what is scattered, the counts, and where none fell.
+    """
+    into, places, source = (tensor_at(node, i) for i in (0, 2, 3))
+    if into is None or places is None:
+        return 0
+    is_half = into.dtype in (torch.float16, torch.bfloat16)
+    are_rows = places.ndim > 1 and node.args[1] == 0 and not any(places.stride()[1:])
+    sums = 4 * elements_of(into) if is_half and not are_rows else 0
+    if base_name(node.target) == "scatter_reduce" and node.args[4] == "mean":
+        return bytes_of(source) + bytes_of(into) + (sums or elements_of(into))
+    return sums
 
 
 def _fourier(node: fx.Node) -> int:

@@ -24,7 +24,7 @@ from .half_products import half_factor, half_product_bytes
 from .layouts import convolved, is_dense, is_of_images, weight_copy_bytes
 from .op_traits import base_name, kind_of, tensor_at
 from .sizes import bytes_of, concrete, is_row_major
-from .torch_scratch import scratch_everywhere, scratch_on_cpu
+from .torch_scratch import scattered_bytes, scratch_everywhere, scratch_on_cpu
 from .tried_scratch import has_known_kernels, tried_bytes
 from .volume_convolution import HalfVolumeScratch, VolumeScratch
 
@@ -68,7 +68,11 @@ def _cpu_parts(node: fx.Node, name: str, *, is_relaid: bool) -> tuple[Part, ...]
     if name == "grid_sampler_2d_backward" and is_relaid:
         return (_exactly(bytes_of(tensor_at(node, 0))),)  # a contiguous copy (`GridSamplerKernel.cpp`, 2.13)
     if name == "scatter_add":
-        return (_exactly(_cpu_scatter(node) if is_relaid else 0),)
+        summed = scattered_bytes(node) if num_threads() > 1 else 0
+        return (_exactly((_cpu_scatter(node) if is_relaid else 0) + summed),)
+    if name == "scatter_reduce":
+        is_generated = node.args[4] == "sum" and num_threads() == 1
+        return (_exactly(0 if is_generated else scattered_bytes(node)),)
     first = half_factor(node)
     seen = None if first is None else _seen(node, first.dtype)
     return (seen or _exactly(scratch_on_cpu(node, name) or half_product_bytes(node)),)

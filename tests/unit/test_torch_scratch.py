@@ -1,5 +1,7 @@
 """Operators that torch computes with temporary tensors, against what they really take."""
 
+from functools import partial
+
 import pytest
 import torch
 from torch.fx.experimental.proxy_tensor import make_fx
@@ -25,6 +27,10 @@ def places(count, below):
     return torch.arange(count) % below
 
 
+def scattered(how, x, index, y):
+    return aten.scatter_add(x, 0, index, y) if how == "add" else aten.scatter_reduce(x, 0, index, y, how)
+
+
 CASES = {
     "abs": (torch.abs, torch.randn(64, 512, dtype=COMPLEX)),
     "angle": (torch.angle, torch.randn(64, 512, dtype=COMPLEX)),
@@ -34,6 +40,21 @@ CASES = {
     "both_complex": (torch.add, torch.randn(64, 512, dtype=COMPLEX), torch.randn(64, 512, dtype=COMPLEX)),
     "both_real": (torch.add, real(64, 512), real(64, 512)),
     "abs_of_real": (torch.abs, real(64, 512)),
+    **{
+        f"scatter_{name}_{dtype}": (
+            partial(scattered, name),
+            real(64, 512).to(dtype),
+            places(128 * 512, 64).view(128, 512),
+            real(128, 512).to(dtype),
+        )
+        for name in ("add", "amax", "mean")
+        for dtype in (torch.float32, torch.bfloat16, torch.float16)
+    },
+    "rows_added": (
+        lambda x, y: aten.scatter_add(x, 0, places(128, 64)[:, None].expand(128, 512), y),
+        real(64, 512).half(),
+        real(128, 512).half(),
+    ),
     "dropout": (lambda x: aten.native_dropout(x, 0.1, True), real(64, 512)),
     "dropout_half": (lambda x: aten.native_dropout(x, 0.1, None), real(64, 512).half()),
     "no_dropout": (lambda x: aten.native_dropout(x, 0.1, False), real(64, 512)),
