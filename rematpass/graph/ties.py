@@ -24,11 +24,10 @@ _EXTREMES = words("amax amin aminmax cummax cummin max maximum min minimum _segm
 # Extremes only of some reductions and norms, which stand among the arguments.
 _SOMETIMES_EXTREMES = words("scatter_reduce index_reduce linalg_vector_norm norm _cdist_forward _pdist_forward")
 _EXTREME_ARGUMENTS = ("amax", "amin", "max", "min", float("inf"), float("-inf"))
-# Moves elements, or changes nothing but a sign.
+# Moves elements, or changes nothing but a sign. At what makes a tensor of others the search ends: that is what is kept.
 _MOVING = words(
-    "abs alias cat clone copy detach diagonal expand flip gather index index_select _unsafe_index masked_fill narrow",
-    "neg permute repeat reshape roll select slice split squeeze stack t transpose unbind unsqueeze unfold _unsafe_view",
-    "view where",
+    "abs alias detach diagonal expand flip gather index index_select _unsafe_index narrow neg permute repeat reshape",
+    "roll select slice split squeeze t transpose unbind unsqueeze unfold _unsafe_view view",
 )
 _EQUALITY = words("eq ne")
 # Backwards whose kernels look for the extreme themselves, among their operands.
