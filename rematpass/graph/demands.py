@@ -36,13 +36,13 @@ def find_asked_for(nodes: Sequence[fx.Node], device_type: str) -> frozenset[fx.N
         is_scan = name in _SCANS and device_type == "cpu"
         if name == "as_strided" or is_scan or (reader in found and kind_of(reader) is Kind.VIEW):
             found.update(reader.all_input_nodes)
-        elif name in _SCATTERS and _is_left_to_torch(reader, device_type):
+        elif name in _SCATTERS and is_left_to_torch(reader, device_type):
             # What it adds to is copied anyhow.
             found.update(node for node in reader.all_input_nodes if node is not reader.args[0])
     return frozenset(found)
 
 
-def _is_left_to_torch(scatter: fx.Node, device_type: str) -> bool:
+def is_left_to_torch(scatter: fx.Node, device_type: str) -> bool:
     """Inductor's rules: `use_scatter_fallback` in utils.py, `index_put_impl_` in lowering.py (2.13)."""
     if torch.are_deterministic_algorithms_enabled():
         return True

@@ -17,6 +17,7 @@ from ..torch_compat import IMAGE_RANK, cpu_capability, is_onednn, num_threads
 from .blocked_convolution import Scratch, find_kernels
 from .channels_last import ChannelsLast
 from .convolution import Convolution
+from .demands import is_left_to_torch
 from .gpu_attention import gpu_attention_parts
 from .half_channels_last import HalfChannelsLast
 from .half_convolution import HalfScratch
@@ -67,12 +68,9 @@ def _cpu_parts(node: fx.Node, name: str, *, is_relaid: bool) -> tuple[Part, ...]
         return _cpu_convolution_channels_last(node) if is_relaid and is_of_images(node) else _cpu_convolution(node)
     if name == "grid_sampler_2d_backward" and is_relaid:
         return (_exactly(bytes_of(tensor_at(node, 0))),)  # a contiguous copy (`GridSamplerKernel.cpp`, 2.13)
-    if name == "scatter_add":
-        summed = scattered_bytes(node) if num_threads() > 1 else 0
-        return (_exactly((_cpu_scatter(node) if is_relaid else 0) + summed),)
-    if name == "scatter_reduce":
-        is_generated = node.args[4] == "sum" and num_threads() == 1
-        return (_exactly(0 if is_generated else scattered_bytes(node)),)
+    if name in ("scatter_add", "scatter_reduce"):
+        copied = _cpu_scatter(node) if is_relaid and name == "scatter_add" else 0
+        return (_exactly(copied + (scattered_bytes(node) if is_left_to_torch(node, "cpu") else 0)),)
     first = half_factor(node)
     seen = None if first is None else _seen(node, first.dtype)
     return (seen or _exactly(scratch_on_cpu(node, name) or half_product_bytes(node)),)
