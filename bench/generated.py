@@ -37,7 +37,7 @@ from bench.runnable import CASES, build
 from bench.step_cases import SIZES
 from bench.step_cases import build as build_for_steps
 from rematpass import torch_compat
-from rematpass.emit.layouts import note_layouts
+from rematpass.emit.layouts import lay_out_images
 from rematpass.graph.capture import JointProgram
 from rematpass.graph.layouts import find_images
 from rematpass.graph.operators import CUDA_BLOCK_BYTES
@@ -206,7 +206,7 @@ def count_peak(planned: Planned) -> int:
     compile_half = torch_compat.inner_compiler(
         lambda late: room_beside_inputs(planned.plan, is_backward=late),
         find_images=find_images,
-        store_images=note_layouts,
+        store_images=lay_out_images,
     )
     given = {node.name: node.meta["val"] for node in forward.graph.find_nodes(op="placeholder")}
     memory = Memory([tensor for tensor in given.values() if isinstance(tensor, Tensor)])

@@ -21,7 +21,7 @@ from torch import fx
 from . import torch_compat
 from .accumulated import Accumulating, BuildBeside, Built, Company, beside, gradient_bytes, gradient_bytes_to_come
 from .device import make_settings
-from .emit.layouts import note_layouts
+from .emit.layouts import lay_out_images
 from .graph.layouts import find_images
 from .graph.origin import module_path
 from .graph.sizes import growing_sizes, next_power, open_sizes
@@ -243,7 +243,7 @@ def _compile_noted(
         return room_beside_inputs(noted[-1], is_backward=is_backward) if noted else None
 
     compile_both = functools.partial(
-        torch_compat.compile_fx, gm, inputs, patches, room_bytes, find_images, note_layouts
+        torch_compat.compile_fx, gm, inputs, patches, room_bytes, find_images, lay_out_images
     )
     token = NOTED.set(noted)
     try:

@@ -68,7 +68,7 @@ class Scratch:
         if sizes.is_refusable and self.kernels.refuses(sizes):
             return max(self.threads * self._unfolded_at_once_bytes(), sizes.result_bytes) + PRIMITIVE_BYTES
         copied = self._read_block + self._weight_block + self._result_block - sizes.result_bytes
-        copied += self._gathered_bytes() + self._summed_bytes(sizes.outputs)
+        copied += self._gathered_bytes()
         return _with_primitive(max(copied, self._result_block))
 
     def _image_gradient_bytes(self) -> int:
@@ -81,7 +81,7 @@ class Scratch:
         copies = self._image_block + self._result_block + self._weight_block
         if sizes.is_depthwise:
             return max(self._image_block + sizes.image_bytes, copies)
-        copies += strided_bytes(sizes, self.threads) + self._summed_bytes(sizes.inputs)
+        copies += strided_bytes(sizes, self.threads)
         return max((2 + sizes.is_strided) * sizes.image_bytes, copies)
 
     def _weight_gradient_bytes(self) -> int:
@@ -128,10 +128,6 @@ class Scratch:
         sizes = self.convolution
         is_gathered = sizes.is_point and sizes.is_strided and not sizes.is_depthwise
         return self.threads * is_gathered * self._padded(sizes.inputs) * math.prod(sizes.out) * sizes.item_bytes
-
-    def _summed_bytes(self, _channels: int) -> int:
-        """What so many channels of a result are summed in, if not where they lie."""
-        return 0
 
     @property
     def _read_block(self) -> int:

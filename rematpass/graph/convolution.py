@@ -15,9 +15,8 @@ from dataclasses import dataclass
 OWN_ELEMENTS = 20_480
 OWN_KERNEL = 3
 COUNTED_DIMENSIONS = 2
-# Which of convolutions over more oneDNN's kernels refuse is not known, but for gradients of weights (`_Volume`).
+# Which of convolutions over more oneDNN's kernels refuse is not known, but for gradients of weights (`VolumeScratch`).
 MOST_DIMENSIONS = 2
-HALF_BYTES = 2
 # Up to this size of a kernel oneDNN has one of its own for the gradient of a depthwise weight.
 DEPTHWISE_KERNEL = 3
 
@@ -54,9 +53,9 @@ class Convolution:
     is_onednn: bool
 
     @property
-    def is_half(self) -> bool:
-        """Whether oneDNN computes it in half precision."""
-        return self.is_onednn and self.item_bytes == HALF_BYTES
+    def has_one_channel(self) -> bool:
+        """Whether it reads or returns gray images."""
+        return self.groups == 1 and min(self.inputs, self.outputs) == 1
 
     @property
     def is_refusable(self) -> bool:

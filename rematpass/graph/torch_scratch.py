@@ -16,7 +16,7 @@ import torch
 from torch import fx
 
 from .op_traits import base_name, tensor_at
-from .sizes import bytes_of, concrete, elements_of
+from .sizes import bytes_of, concrete, elements_of, is_row_major
 from .words import words
 
 # Copies that linear algebra makes of what it reads first: of all of it, and of one matrix of a batch (measured on 32 to
@@ -168,10 +168,12 @@ def _selected(node: fx.Node) -> int:
 
 
 def _bag_gradient(node: fx.Node) -> int:
+    """A gradient that does not lie in rows is copied: that of bags which were stacked, to be multiplied together."""
     gradient, indices, sizes = (tensor_at(node, i) for i in (0, 1, 4))
+    copied = 0 if gradient is None or is_row_major(gradient) else bytes_of(gradient)
     if node.args[BAG_MODE] == LARGEST:
-        return LARGEST_COPIES * bytes_of(gradient) + bytes_of(sizes)
-    return LIST_COPIES * bytes_of(indices)
+        return LARGEST_COPIES * bytes_of(gradient) + bytes_of(sizes) + copied
+    return LIST_COPIES * bytes_of(indices) + copied
 
 
 def _shrunk_rows(node: fx.Node) -> int:

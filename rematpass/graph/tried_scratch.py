@@ -3,12 +3,12 @@
 In: one FX node with fake tensors, and how its images lie. Out: bytes beyond what it returns. Never runs an operator
 twice in a process, never looks at what it computes.
 
-Which kernels oneDNN and torch choose depends on the processor. Those for AVX2 and AVX-512 have formulas, which cost
-nothing and hold for any size. Of others, such as those for half precision that multiply whole blocks (AMX), the
-formulas were up to 90 % of what an operator returns and takes too low (2026-11, torch 2.13: 180 convolutions of
-bfloat16). What an operator allocates follows from its sizes, not from its numbers: one run on zeros says it to the
-byte. The 49 distinct operators of a ResNet-50 in bfloat16 took 0.22 s (eight images of 128 x 128, two threads), its
-step 0.24 s, its compilation 38 s.
+Which kernels oneDNN and torch choose depends on the processor. Those for float32 with AVX2 and AVX-512 have formulas,
+which cost nothing and hold for any size. Of others, such as those for half precision, formulas fitted on one processor
+were up to 6 % of a step's peak too high there, and up to 90 % of what an operator returns and takes too low on one that
+multiplies whole blocks (AMX; 2026-11, torch 2.13: 180 convolutions of bfloat16). What an operator allocates follows
+from its sizes, not from its numbers: one run on zeros says it to the byte. The 49 distinct operators of a ResNet-50 in
+bfloat16 took 0.22 s (eight images of 128 x 128, two threads), its step 0.24 s, its compilation 38 s.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ import torch
 from torch import fx
 
 from ..cost.memory import host_memory
-from ..torch_compat import IMAGE_RANK, cpu_peak, has_matrix_units, is_profiling, num_threads, outside_tracing
+from ..torch_compat import IMAGE_RANK, cpu_peak, is_profiling, num_threads, outside_tracing
 from .flops import count_flops
 from .real_call import real_call, tensors_of, why_too_large
 from .signature import call_text
@@ -40,9 +40,9 @@ _seen: dict[str, int] = {}
 _warned: set[str] = set()
 
 
-def has_known_kernels(capability: str, dtype: torch.dtype) -> bool:
-    """Whether formulas are those of the kernels that such a processor runs for this type."""
-    return capability in KNOWN and (dtype is torch.float32 or not has_matrix_units())
+def has_known_kernels(capability: str, item_bytes: int) -> bool:
+    """Whether formulas are those of the kernels that such a processor runs for elements of so many bytes."""
+    return capability in KNOWN and item_bytes >= torch.float32.itemsize
 
 
 def tried_bytes(node: fx.Node, layout: torch.memory_format = torch.preserve_format) -> int | None:
@@ -99,5 +99,6 @@ def _zeros(like: torch.Tensor, layout: torch.memory_format) -> torch.Tensor:
         count = storage_bytes(like) // like.element_size()
         strides = [concrete(stride) for stride in like.stride()]
         return torch.zeros(count, dtype=like.dtype, device="cpu").as_strided(shape, strides)
-    zeros = torch.zeros(shape, dtype=like.dtype, device="cpu")
-    return zeros.to(memory_format=layout) if like.ndim == IMAGE_RANK else zeros
+    # Not a copy laid out so: one channel may keep strides by which it is first.
+    is_image = like.ndim == IMAGE_RANK
+    return torch.empty(shape, dtype=like.dtype, device="cpu", memory_format=layout if is_image else None).zero_()

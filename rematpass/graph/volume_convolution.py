@@ -2,8 +2,8 @@
 
 In: sizes of a convolution. Out: bytes beyond what it returns. Never looks at a tensor.
 
-As over fewer (`blocked_convolution.py`, `half_convolution.py`), but for what is said here. Measured 2026-11 on some
-100: those of 3-D U-Nets, video patches and depthwise video networks (torch 2.13, two threads, AVX-512).
+As over fewer (`blocked_convolution.py`), but for what is said here. Measured 2026-11 on some 100: those of 3-D U-Nets,
+video patches and depthwise video networks (torch 2.13, two threads, AVX-512).
 """
 
 from __future__ import annotations
@@ -11,31 +11,42 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 
-from ..formula.pieces import round_up
 from .avx512_convolution import LONGEST_KERNEL
 from .blocked_convolution import PRIMITIVE_BYTES, Scratch
 from .channels_last import FEW_GROUPS
-from .half_convolution import HalfScratch
 
-# Images of so few channels have kernels of their own (2026-11). Those of four, which half precision treats alike, are
-# counted up to half too high; twice as many were not tried, half would count colours several times too high.
+# Images of so few channels have kernels of their own (2026-11). Twice as many were not tried, half would count colours
+# several times too high.
 FEW_CHANNELS = 3
 
 
-class _Volume(Scratch):
-    """What holds in any type."""
+@dataclass(frozen=True)
+class VolumeScratch(Scratch):
+    """Of one convolution over three dimensions and its gradients."""
 
     def _scratch_bytes(self) -> int:
         """Of few channels the image is read as it lies. Of what is depthwise no channels are padded."""
         sizes = self.convolution
         if self._has_few_channels:
-            at_once = 2 if sizes.is_half else 1  # channels that are multiplied together
-            return max(sizes.weight_bytes // sizes.inputs * round_up(1, sizes.inputs, at_once), self._result_block)
+            return max(sizes.weight_bytes, self._result_block)
         if not sizes.is_depthwise:
             return super()._scratch_bytes()
         # With strides the result's copy is made when the image's is gone.
         copied = sizes.image_bytes + self._weight_block + (0 if sizes.is_strided else sizes.result_bytes)
         return max(copied, sizes.result_bytes)
+
+    def _image_gradient_bytes(self) -> int:
+        sizes = self.convolution
+        if not sizes.is_depthwise:
+            return super()._image_gradient_bytes()
+        return sizes.image_bytes + max(sizes.image_bytes, sizes.result_bytes + self._weight_block)
+
+    def _weight_gradient_bytes(self) -> int:
+        sizes = self.convolution
+        if self._refuses_weight_gradient or not self._has_few_channels:
+            return super()._weight_gradient_bytes()
+        summed = self._result_block + self._sums_of_few * sizes.weight_bytes
+        return max(summed, 2 * sizes.weight_bytes) + PRIMITIVE_BYTES
 
     @property
     def _refuses_weight_gradient(self) -> bool:
@@ -71,46 +82,3 @@ class _Volume(Scratch):
         if sizes.groups > 1:
             return super()._weight_block
         return self._padded(sizes.inputs) * self._padded(sizes.outputs) * math.prod(sizes.kernel) * sizes.item_bytes
-
-
-@dataclass(frozen=True)
-class VolumeScratch(_Volume):
-    """Of one convolution over three dimensions and its gradients."""
-
-    def _image_gradient_bytes(self) -> int:
-        sizes = self.convolution
-        if not sizes.is_depthwise:
-            return super()._image_gradient_bytes()
-        return sizes.image_bytes + max(sizes.image_bytes, sizes.result_bytes + self._weight_block)
-
-    def _weight_gradient_bytes(self) -> int:
-        sizes = self.convolution
-        if self._refuses_weight_gradient or not self._has_few_channels:
-            return super()._weight_gradient_bytes()
-        summed = self._result_block + self._sums_of_few * sizes.weight_bytes
-        return max(summed, 2 * sizes.weight_bytes) + PRIMITIVE_BYTES
-
-
-@dataclass(frozen=True)
-class HalfVolumeScratch(_Volume, HalfScratch):
-    """Of one in half precision."""
-
-    def _image_gradient_bytes(self) -> int:
-        """Strides take one copy more, and those of 1 x 1 x 1 a padded one."""
-        sizes, found = self.convolution, super()._image_gradient_bytes()
-        if not sizes.is_strided or sizes.is_separate:
-            return found
-        copies = 2 * (self._image_block if sizes.is_point else sizes.image_bytes)
-        return max(found, sizes.image_bytes + copies) + PRIMITIVE_BYTES
-
-    def _weight_gradient_bytes(self) -> int:
-        """Of few channels none is refused."""
-        sizes = self.convolution
-        if not self._has_few_channels:
-            return super()._weight_gradient_bytes()
-        copies = self._result_block + sizes.weight_bytes + PRIMITIVE_BYTES
-        return copies + max(sizes.weight_bytes, self.turned_bytes())
-
-    @property
-    def _images_shared(self) -> int:
-        return self._sums_of_few if self._has_few_channels else super()._images_shared

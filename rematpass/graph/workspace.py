@@ -19,15 +19,13 @@ from .channels_last import ChannelsLast
 from .convolution import Convolution
 from .demands import is_left_to_torch
 from .gpu_attention import gpu_attention_parts
-from .half_channels_last import HalfChannelsLast
-from .half_convolution import HalfScratch
 from .half_products import half_factor, half_product_bytes
 from .layouts import convolved, is_dense, is_of_images, weight_copy_bytes
 from .op_traits import base_name, kind_of, tensor_at
 from .sizes import bytes_of, concrete, is_row_major
 from .torch_scratch import scattered_bytes, scratch_everywhere, scratch_on_cpu
 from .tried_scratch import has_known_kernels, tried_bytes
-from .volume_convolution import HalfVolumeScratch, VolumeScratch
+from .volume_convolution import VolumeScratch
 
 
 def workspace_bytes(node: fx.Node, device_type: str = "cpu", *, is_relaid: bool = False) -> int:
@@ -71,14 +69,13 @@ def _cpu_parts(node: fx.Node, name: str, *, is_relaid: bool) -> tuple[Part, ...]
     if name in ("scatter_add", "scatter_reduce"):
         copied = _cpu_scatter(node) if is_relaid and name == "scatter_add" else 0
         return (_exactly(copied + (scattered_bytes(node) if is_left_to_torch(node, "cpu") else 0)),)
-    first = half_factor(node)
-    seen = None if first is None else _seen(node, first.dtype)
+    seen = None if half_factor(node) is None else _seen(node)
     return (seen or _exactly(scratch_on_cpu(node, name) or half_product_bytes(node)),)
 
 
-def _seen(node: fx.Node, dtype: torch.dtype, layout: torch.memory_format = torch.preserve_format) -> Part | None:
-    """Scratch as the operator takes it here; None where formulas are those of this processor, or it cannot be run."""
-    seen = None if has_known_kernels(cpu_capability(), dtype) else tried_bytes(node, layout)
+def _seen(node: fx.Node, layout: torch.memory_format = torch.preserve_format) -> Part | None:
+    """Scratch as the operator takes it here; None where it cannot be run."""
+    seen = tried_bytes(node, layout)
     return None if seen is None else Part("seen", (seen,))
 
 
@@ -88,7 +85,7 @@ def _cpu_attention(node: fx.Node, *, is_backward: bool) -> tuple[Part, ...]:
     if query is None or key is None:
         return ()
     is_half = query.element_size() < torch.float32.itemsize
-    seen = _seen(node, query.dtype) if is_half else None
+    seen = _seen(node) if is_half else None
     if seen is not None:
         return (seen,)
     length, width = concrete(query.shape[-2]), concrete(query.shape[-1])
@@ -112,10 +109,10 @@ def _cpu_convolution(node: fx.Node) -> tuple[Part, ...]:
 
 
 def _seen_of_convolution(node: fx.Node, convolution: Convolution, layout: torch.memory_format) -> Part | None:
-    if convolution.is_left_to_torch:
-        return None
-    image = tensor_at(node, int(base_name(node.target) == "convolution_backward"))
-    return None if image is None else _seen(node, image.dtype, layout)
+    """None where torch computes it itself, or as formulas say. They say too little of gray images channels last."""
+    is_gray = layout is torch.channels_last and convolution.has_one_channel
+    is_known = has_known_kernels(cpu_capability(), convolution.item_bytes) and not is_gray
+    return None if is_known or convolution.is_left_to_torch else _seen(node, layout)
 
 
 def _blocked_bytes(node: fx.Node, found: Scratch) -> int:
@@ -152,8 +149,8 @@ def _find_scratch(node: fx.Node) -> Scratch | None:
         is_float32=image.dtype is weight.dtype is torch.float32,
         is_onednn=is_onednn(image.dtype),
     )
-    kinds = (VolumeScratch, HalfVolumeScratch) if convolution.is_volume else (Scratch, HalfScratch)
-    return kinds[convolution.is_half](convolution, find_kernels(cpu_capability()), num_threads())
+    kind = VolumeScratch if convolution.is_volume else Scratch
+    return kind(convolution, find_kernels(cpu_capability()), num_threads())
 
 
 def _per_dimension(step: object, count: int) -> list[int]:
@@ -177,8 +174,7 @@ def _cpu_convolution_channels_last(node: fx.Node) -> tuple[Part, ...]:
 
 
 def _channels_last_bytes(node: fx.Node, found: Scratch) -> int:
-    kind = HalfChannelsLast if found.convolution.is_half else ChannelsLast
-    known = kind(found.convolution, found.kernels, found.threads)
+    known = ChannelsLast(found.convolution, found.kernels, found.threads)
     if base_name(node.target) == "convolution_backward":
         of_read, of_weight, of_bias = cast("Sequence[bool]", node.args[10])
         return known.backward_bytes(of_read=of_read, of_weight=of_weight, of_bias=of_bias)

@@ -117,7 +117,6 @@ __all__ = [
     "guard_limit",
     "half_tag",
     "has_bfloat16_atomics",
-    "has_matrix_units",
     "has_no_memory",
     "has_onednn",
     "has_storage",
@@ -185,11 +184,6 @@ def torch_version() -> str:
 def cpu_capability() -> str:
     """The widest vectors that CPU kernels use here, such as AVX2 or AVX512."""
     return str(torch.backends.cpu.get_cpu_capability())
-
-
-def has_matrix_units() -> bool:
-    """Whether this processor multiplies blocks of half precision at once, as those with AMX do (2.11-2.15)."""
-    return bool(torch.cpu._is_amx_tile_supported())
 
 
 def is_onednn(dtype: torch.dtype) -> bool:

@@ -7,7 +7,6 @@ import rematpass
 from rematpass.graph.blocked_convolution import find_kernels
 from rematpass.graph.channels_last import ChannelsLast
 from rematpass.graph.convolution import Convolution
-from rematpass.graph.half_channels_last import HalfChannelsLast
 
 aten = torch.ops.aten
 # Of what primitives take besides, some of which is counted in whole pages.
@@ -95,45 +94,3 @@ def test_this_processor_takes_what_is_predicted(row):
     found = [measured(lambda: aten.convolution(x, weight, None, *options), result)]
     found += [measured(lambda m=mask: backward(m), returned) for mask, returned in zip(MASKS, (x, weight), strict=True)]
     assert_close(predicted_bytes(row, torch.backends.cpu.get_cpu_capability(), torch.get_num_threads()), found)
-
-
-# As in ROWS, in half precision with AVX-512 for it (bfloat16), and the scratch of the weight's gradient: images turned
-# for each thread, once for all groups, and channels each with a kernel of its own.
-HALF = [
-    ((2, 64, 64, 32, 3, 1, 1, 1), 844_164),
-    ((8, 256, 64, 56, 1, 1, 1, 1), 2_548_096),
-    ((8, 64, 64, 48, 3, 1, 1, 8), 1_314_180),
-    ((8, 160, 160, 48, 5, 1, 1, 160), 30_720_584),
-    ((8, 160, 160, 48, 3, 1, 1, 160), 11_648),
-]
-
-
-def half_weight_bytes(row):
-    """Of the gradient of a weight."""
-    sizes = Convolution(**{**sizes_of(row).__dict__, "item_bytes": 2, "is_float32": False})
-    known = HalfChannelsLast(sizes, find_kernels("AVX512"), 2)
-    return known.backward_bytes(of_read=False, of_weight=True, of_bias=False)
-
-
-@pytest.mark.parametrize(("row", "measured"), HALF)
-def test_half_precision_counts_turned_images_and_a_gradient_in_float32(row, measured):
-    found = half_weight_bytes(row)
-    assert measured <= found <= (2 if row[-1] == 1 else 1.05) * measured
-
-
-# As in HALF, without groups.
-TURNED = [
-    ((1, 72, 16, 64, 1, 1, 1, 1), 1591936),
-    ((8, 192, 32, 64, 1, 1, 1, 1), 2154880),
-    ((2, 24, 48, 64, 3, 2, 1, 1), 879748),
-    ((4, 16, 72, 64, 5, 1, 1, 1), 1860232),
-    ((2, 8, 72, 64, 3, 1, 1, 1), 1501700),
-    ((4, 96, 3, 64, 3, 1, 1, 1), 1036612),
-    ((1, 64, 64, 64, 3, 1, 1, 1), 2433412),
-    ((2, 64, 128, 48, 5, 2, 2, 1), 5415424),
-]
-
-
-@pytest.mark.parametrize(("row", "measured"), TURNED)
-def test_weights_of_half_precision_are_summed_over_turned_images(row, measured):
-    assert measured <= half_weight_bytes(row) <= 1.01 * measured + 9_000

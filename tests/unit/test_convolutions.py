@@ -9,7 +9,6 @@ import rematpass
 from rematpass.graph import avx512_convolution, caches
 from rematpass.graph.blocked_convolution import find_kernels
 from rematpass.graph.convolution import Convolution
-from rematpass.graph.half_convolution import HalfScratch
 from rematpass.graph.workspace import workspace_bytes
 from tests.tracing import convolution_of
 
@@ -246,45 +245,3 @@ def test_the_cache_of_a_core_is_the_processors(tmp_path, monkeypatch):
         monkeypatch.setattr(caches, "CACHES", folder)
         found.append([caches.cache_bytes.__wrapped__(level) for level in (1, 2)])
     assert found == [[32 * 1024, 2**20], [*caches.USUAL_BYTES.values()]]
-
-
-# As in `sizes_of`, in bfloat16: the scratch of the forward, of the gradient of the image and of that of the weight, in
-# bytes as two threads took them (2026-11, torch 2.13, AVX-512 with bfloat16); but for the last figure over 1 x 1, a
-# bound: 3,146,112 were taken, a thread turns fewer channels than is assumed.
-HALF = [
-    ((64, 128, 2048, 3, 1, 1), (1048576, 1097728, 3351428)),
-    ((64, 128, 2048, 3, 32, 1), (3670272, 4194560, 3359684)),
-    ((64, 64, 2048, 1, 1, 1, 0), (1581184, 1581184, 2138496)),
-    ((1, 64, 2048, 1, 1, 1, 0), (1181824, 911488, 1329408)),
-    ((3, 96, 2048, 7, 1, 1), (786432, 914432, 1204488)),
-    ((256, 192, 2048, 15, 2, 1, 0), (3571712, 66248960, 27310464)),
-    ((24, 128, 256, 15, 1, 1, 1), (155648, 256000, 1457664)),
-    ((128, 128, 1024, 3, 8, 1), (622592, 622592, 2504084)),
-    ((64, 32, 1024, 1, 1, 2, 0), (528640, 524288, 680448)),
-    ((48, 24, 512, 7, 1, 1, 1, 4), (195392, 390784, 219456)),
-    ((32, 32, 2048, 21, 4, 1, 1), (305152, 11115264, 2992128)),
-    ((384, 384, 512, 1, 1, 1, 0), (2654336, 2654336, 3811000)),
-    ((192, 192, 128, 3, 1, 1, 2, 192), (99840, 100992, 15768)),
-    ((100, 100, 256, 4, 1, 1, 3, 100), (128016, 129216, 14128)),
-    ((256, 256, 500, 7, 2, 2, 3, 256), (515584, 512000, 50308)),
-    ((100, 200, 100, 7, 1, 1, 3, 100), (80000, 40000, 36784)),
-]
-
-
-@pytest.mark.parametrize(("row", "measured"), HALF)
-def test_half_precision_sums_in_float32_and_turns_images(row, measured):
-    sizes = Convolution(**{**sizes_of(row).__dict__, "item_bytes": 2, "is_float32": False})
-    scratch = HalfScratch(sizes, find_kernels("AVX512"), 2)
-    found = [scratch.forward_bytes()]
-    found += [scratch.backward_bytes(of_read=i == 0, of_weight=i == 1) for i in range(2)]
-    for own, taken in zip(found, measured, strict=True):
-        assert taken <= own <= 1.025 * taken + 11_000
-
-
-def test_threads_share_channels_of_a_weight_larger_than_its_images():
-    sizes = sizes_of((256, 256, 16, 3, 1, 1))
-    sizes = Convolution(**{**sizes.__dict__, "item_bytes": 2, "is_float32": False, "batch": 4})
-    few, many = (
-        HalfScratch(sizes, find_kernels("AVX512"), n).backward_bytes(of_read=False, of_weight=True) for n in (1, 2)
-    )
-    assert many < 1.05 * few  # one copy of the weight to sum in, not one per thread

@@ -16,11 +16,10 @@ from tests.formulas import Fused, meta, peak_of_decision, total
 def unknown_kernels(monkeypatch):
     """A processor with other kernels for half precision, whose scratch jumps from size to size, up to most of the peak.
 
-    Which operators have such kernels depends on the processor that runs the test; attention has one everywhere, so its
-    scratch alone jumps.
+    Which operators have such kernels depends on torch's libraries; attention has one everywhere, so its scratch alone
+    jumps.
     """
     jumps = (64, 800_000, 20_000, 6_000_000, 40_000)
-    monkeypatch.setattr(workspace, "has_known_kernels", lambda _, dtype: dtype is torch.float32)
 
     def jumping(node, _layout):
         if "attention" not in str(node.target):

@@ -5,7 +5,7 @@ import torch
 from torch.fx.experimental.proxy_tensor import make_fx
 from torch.nn import functional
 
-from rematpass.emit.layouts import note_layouts
+from rematpass.emit.layouts import lay_out_images
 from rematpass.graph.op_traits import base_name
 from rematpass.torch_compat import STORE_HERE
 
@@ -18,7 +18,7 @@ def strides_of_stored(function, name: str) -> tuple[int, ...]:
     graph = make_fx(function, tracing_mode="fake")(torch.empty(2, 3, 4, 5).to(memory_format=IMAGES)).graph
     stored = next(node for node in graph.nodes if base_name(node.target) == name)
     stored.meta[STORE_HERE] = True
-    note_layouts(graph)
+    lay_out_images(graph)
     return stored.meta["val"].stride()
 
 

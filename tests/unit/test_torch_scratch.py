@@ -100,8 +100,9 @@ def test_temporaries_take_what_is_predicted(name):
     assert predicted <= 1.2 * measured + TOLERANCE_BYTES
 
 
+@pytest.mark.parametrize("is_stacked", [False, True])
 @pytest.mark.parametrize("mode", ["sum", "max"])
-def test_gradients_of_bags_take_what_is_predicted(mode):
+def test_gradients_of_bags_take_what_is_predicted(mode, is_stacked):
     torch.manual_seed(0)
     weight, indices, offsets = real(500, 64), places(4096, 500), places(4096, 4096)[::16].contiguous()
     kind = {"sum": 0, "max": 2}[mode]
@@ -111,7 +112,8 @@ def test_gradients_of_bags_take_what_is_predicted(mode):
         rest = 500, False, kind, False, None
         return aten._embedding_bag_backward(gradient, indices, offsets, of_bag, sizes, largest, *rest)
 
-    arguments = real(*bags.shape), indices, offsets, of_bag, sizes, largest
+    gradient = real(len(bags), 3, bags.shape[1])[:, 1] if is_stacked else real(*bags.shape)
+    arguments = gradient, indices, offsets, of_bag, sizes, largest
     nodes = make_fx(run, tracing_mode="fake")(*arguments).graph.nodes
     predicted = max(workspace_bytes(node) for node in nodes if node.op == "call_function")
     measured = rematpass.measure_peak(lambda: run(*arguments), device="cpu") - weight.nbytes
