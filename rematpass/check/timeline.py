@@ -187,7 +187,8 @@ class _Half:
             storage.outside.update((self._storages[s].op, way) for s, way in apart)
             fused = [(s, way) for s, way in storage.reads if self._storages[s].is_fused]
             passed = [{(t, through(first, way)) for t, first in ultimate[s]} for s, way in fused]
-            ultimate[i] = (storage.reads - set(fused)).union(*passed)
+            own = {(s, through(STRAIGHT, way)) for s, way in storage.reads - set(fused)}
+            ultimate[i] = own.union(*passed)
             storage.outside.update(
                 (t, through(first, way)) for s, way in fused for t, first in self._storages[s].outside
             )

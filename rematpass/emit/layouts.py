@@ -47,15 +47,19 @@ def _note_strides(graph: fx.Graph) -> None:
 
     A gradient that comes out of an operator without channels last, such as that of `grid_sample`, was copied for the
     convolution's gradient: a small network took 18 % more than planned (2026-11, torch 2.13). So was one that lies as
-    turned rows for convolutions along a sequence, which read them in rows: attention beside such took 5 % more.
+    turned rows for convolutions along a sequence, which read them in rows: attention beside such took 5 % more. What is
+    generated for a convolution need not be marked: what a U-Net concatenates was stored in rows where a convolution and
+    a gradient read it, then copied for each.
     """
     changed: Changed = {}
     for node in graph.nodes:
         value = _laid_out(node, changed)
-        if node.meta.get(torch_compat.STORE_HERE):
-            if any(node in _images_read(user) for user in node.users):
-                value = value.contiguous(memory_format=torch.channels_last)
-            elif any(node in _rows_read(user) for user in node.users):
+        is_stored_here = bool(node.meta.get(torch_compat.STORE_HERE))
+        is_generated = is_stored_here or (node.op == "call_function" and kind_of(node) is Kind.POINTWISE)
+        if is_generated and any(node in _images_read(user) for user in node.users):
+            value = value.contiguous(memory_format=torch.channels_last)
+        elif is_stored_here:
+            if any(node in _rows_read(user) for user in node.users):
                 value = value.contiguous() if is_static(node) else value
             elif isinstance(value, Tensor) and is_static(node):
                 value = _as_read(node, value)

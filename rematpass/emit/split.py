@@ -13,7 +13,7 @@ from torch import fx
 
 from .. import torch_compat
 from ..graph.capture import JointProgram
-from ..graph.op_traits import base_name, is_unrolled
+from ..graph.op_traits import base_name, is_place_of_largest, is_unrolled
 from ..graph.words import words
 from ..solve.liveness import find_put_off, kept_values
 from ..solve.program import Decision, Kind, Program
@@ -68,13 +68,15 @@ def _held_roots(program: Program) -> set[int]:
 
 
 def _stored_in_place(joint: JointProgram, program: Program, decision: Decision) -> _Marked:
-    """What Inductor would put off or lay out otherwise (`find_put_off`), and sums of few elements, which it fuses.
+    """What Inductor would put off or lay out otherwise (`find_put_off`), and what it fuses.
 
-    The latter take little memory, and what they are made from would live on until it is read there.
+    That is sums of few elements, and where maxima lie in their windows. These take little memory, and what they are
+    made from would live on until it is read there.
     """
     values, positions = find_put_off(program, decision.schedule)
     schedule = decision.schedule
     few = {v for v, node in enumerate(joint.nodes) if program.kind[v] is Kind.REDUCTION and is_unrolled(node)}
+    few |= {v for v, node in enumerate(joint.nodes) if is_place_of_largest(node)}
     positions |= {i for i, v in enumerate(schedule.backward) if v in few}
     return values | few.intersection(schedule.forward), positions
 

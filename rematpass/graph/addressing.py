@@ -17,7 +17,7 @@ from collections.abc import Collection, Hashable, Sequence
 import torch
 from torch import fx
 
-from ..solve.program import STRAIGHT, Kind, Way, through
+from ..solve.program import CLOSED_UP, STRAIGHT, TURN_KINDS, Kind, Way, through
 from .op_traits import base_name, is_scattered, kind_of, part_of, tensor_at
 from .sizes import concrete
 from .words import words
@@ -47,6 +47,7 @@ class Addressing:
         self._images = images
         self._turns: dict[fx.Node, tuple[int, ...]] = {}
         self._repeats: dict[fx.Node, int] = {}  # of views that show elements more than once
+        self._apart: dict[fx.Node, frozenset[int]] = {}  # how many slices lie apart in what is made of such, or in one
         self._known: dict[Hashable, tuple[int | None, ...]] = {}
         self._names: dict[str, int] = {}
         self._places: dict[Way, int] = {STRAIGHT: 0}
@@ -66,6 +67,7 @@ class Addressing:
         is_view = kind is Kind.VIEW and bool(operands)
         self._turns[node] = self._shown(node, operands[0]) if is_view else ()
         self._repeats[node] = self._repeated(node, operands[0]) if is_view else 1
+        self._apart[node] = self._still_apart(node, kind, operands)
         if kind is not Kind.POINTWISE:  # who reads from memory, or writes nothing, is not asked
             return (0,) * len(operands)
         times = self._known.get(key) if key is not None else None
@@ -88,9 +90,25 @@ class Addressing:
 
     def _shown(self, view: fx.Node, base: fx.Node) -> tuple[int, ...]:
         """What a view picks of its storage, and in which order; views of equal arguments do so equally."""
-        if base_name(view.target) in _REGROUPING and (base not in self._images or _leaves_channels(base, view)):
-            return self._turns[base]
-        return (*self._turns[base], self._picked(view))
+        turns = self._turns[base]
+        if base_name(view.target) not in _REGROUPING or (base in self._images and not _leaves_channels(base, view)):
+            return (*turns, self._picked(view))
+        # A reader finds where it is in slices that follow each other by division. So it does if its shape has them
+        # apart again: that they are then put back as they were picked nobody knows.
+        if self._apart[base].issubset(_outer_sizes(view)):
+            return turns
+        closed_up = self._number(f"{_shape(base)} as {_shape(view)}", CLOSED_UP)
+        return through((turns, 1), ((closed_up,), 1))[0] if turns else (closed_up,)
+
+    def _still_apart(self, node: fx.Node, kind: Kind, operands: Sequence[fx.Node]) -> frozenset[int]:
+        """Outside of which dimensions slices lie, each size of those once: of the outermost, 1."""
+        is_slice = base_name(node.target) == "slice"
+        if kind is Kind.VIEW:
+            made_of = operands if is_slice or base_name(node.target) in _REGROUPING else ()
+        else:
+            made_of = [u for u in operands if kind is Kind.POINTWISE and _shape(u) == _shape(node)]
+        own = {math.prod(_shape(node)[: part_of(node)[0]])} if is_slice and _is_static(node) else ()
+        return frozenset(own).union(*(self._apart[u] for u in made_of)).intersection(_outer_sizes(node))
 
     def _repeated(self, view: fx.Node, base: fx.Node) -> int:
         own = _times_repeated(_shape(base), _shape(view), 0) if base_name(view.target) == "expand" else 1
@@ -107,10 +125,10 @@ class Addressing:
     def _picked(self, node: fx.Node) -> int:
         """The number of what a view shows of its base, or of what would show what is put into a part."""
         name, is_dense = _shown_by(node)
-        return self._number(name, is_dense=is_dense)
+        return self._number(name, 0 if is_dense else 1)
 
-    def _number(self, name: str, *, is_dense: bool = False) -> int:
-        return self._names.setdefault(name, 2 * len(self._names) + (not is_dense))
+    def _number(self, name: str, turn_kind: int = 1) -> int:
+        return self._names.setdefault(name, TURN_KINDS * len(self._names) + turn_kind)
 
 
 def _shown_by(node: fx.Node) -> tuple[str, bool]:
@@ -122,6 +140,11 @@ def _shown_by(node: fx.Node) -> tuple[str, bool]:
     behind = 2 if name in _PLACING else 1
     own = ", ".join(str(argument) for argument in (*node.args[behind:], *node.kwargs.items()))
     return f"{name.removesuffix('_scatter')}({own})", False
+
+
+def _outer_sizes(node: fx.Node) -> frozenset[int]:
+    """How many places there are in the outer dimensions: in none, the first, the first two, and so on."""
+    return frozenset(itertools.accumulate(_shape(node), operator.mul, initial=1))
 
 
 def _is_static(node: fx.Node) -> bool:

@@ -53,11 +53,14 @@ Way = tuple[tuple[int, ...], int]
 follow from the rest.
 
 Each way of picking is a number n, and ~n puts back what n picked. What is put and picked again was never moved; what is
-picked and put back only if n leaves nothing out between its first and last (a slice in steps does): then n is even.
+picked and put back only if n leaves nothing out between its first and last (a slice in steps does): n is a multiple of
+`TURN_KINDS` then. One more than that are all others; `CLOSED_UP` more is a shape in which slices follow each other that
+were apart, which says nothing of anything but slices.
 
 A single element that many read is repeated 0 times: it is the same one whatever the many are picked from.
 """
 STRAIGHT: Way = ((), 1)
+TURN_KINDS, CLOSED_UP = 4, 2
 
 
 def through(first: Way, then: Way) -> Way:
@@ -66,9 +69,11 @@ def through(first: Way, then: Way) -> Way:
         return first
     turns = [*first[0]]
     for turn in then[0]:
-        if turns and turn == ~turns[-1] and (turns[-1] < 0 or turns[-1] % 2 == 0):
+        last = turns[-1] if turns else -1
+        is_of_slice = last >= 0 and last % TURN_KINDS == 0
+        if turns and turn == ~last and (last < 0 or is_of_slice):
             turns.pop()
-        else:
+        elif is_of_slice or turn < 0 or turn % TURN_KINDS != CLOSED_UP:
             turns.append(turn)
     return tuple(turns), first[1] * then[1]
 

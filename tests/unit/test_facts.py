@@ -144,6 +144,21 @@ def test_what_is_put_and_picked_again_was_never_moved(step):
     assert through(put, picked) == STRAIGHT
 
 
+@pytest.mark.parametrize(("dimensions", "is_straight"), [((0, 1), False), ((1, 2), True)])
+def test_slices_that_follow_each_other_are_not_known_to_be_put_back_where_they_were(dimensions, is_straight):
+    def function(x):
+        y = x * 2
+        folded = y[:, :3].exp().flatten(*dimensions).sin()
+        return torch.slice_scatter(y, folded.view(4, 3, 5), 1, 0, 3).cos().sum()
+
+    facts, by_name = facts_of(function, torch.randn(4, 6, 5, requires_grad=True))
+    picked, folded, put = (
+        facts.ways[by_name[name].access[i]] for name, i in (("exp", 0), ("sin", 0), ("slice_scatter", 1))
+    )
+    assert through(STRAIGHT, folded) == STRAIGHT  # what is stored lies as any other
+    assert (through(through(picked, folded), put) == STRAIGHT) == is_straight
+
+
 def test_one_element_is_the_same_wherever_many_are_picked():
     facts, by_name = facts_of(lambda x: (x * x.exp().sum())[:, 1].sin().sum(), matrix(4, 6))
     one, picked = facts.ways[by_name["mul"].access[1]], facts.ways[by_name["sin"].access[0]]

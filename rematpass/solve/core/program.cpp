@@ -13,10 +13,12 @@ Int CombineWays::operator()(Int inner, Int outer) {
     if (!way.second) return inner;
     const Way& more = ways_[outer];
     for (Int turn : more.first) {
-        const Int last = way.first.empty() ? turn : way.first.back();
-        if (turn == ~last && (last < 0 || last % 2 == 0))
+        const bool is_first = way.first.empty();
+        const Int last = is_first ? -1 : way.first.back();
+        const bool is_of_slice = last >= 0 && last % TURN_KINDS == 0;
+        if (!is_first && turn == ~last && (last < 0 || is_of_slice))
             way.first.pop_back();
-        else
+        else if (is_of_slice || turn < 0 || turn % TURN_KINDS != CLOSED_UP)
             way.first.push_back(turn);
     }
     way.second *= more.second;

@@ -16,6 +16,7 @@ enum Addend : signed char { BY_OP, BY_POINTWISE, BY_READERS };
 
 // How a storage is addressed: what picks or reorders elements, and how often all of it is repeated; see program.py.
 using Way = std::pair<std::vector<Int>, Int>;
+constexpr Int TURN_KINDS = 4, CLOSED_UP = 2;
 
 // Numbers for ways: those of a program first, then what they combine to, as it is met.
 class CombineWays {

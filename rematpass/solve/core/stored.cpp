@@ -147,20 +147,22 @@ private:
     // that is the addition of its bias: one step.
     Int count_operations(int i) const {
         std::vector<std::pair<int, Int>> todo{{i, 0}};
-        std::set<std::pair<int, Int>> seen(todo.begin(), todo.end());
+        std::set<std::pair<int, Int>> seen(todo.begin(), todo.end()), counted;
         std::set<std::pair<Int, Int>> constants;
         Int steps = 0;
         while (!todo.empty()) {
             const auto [u, ways] = todo.back();
             todo.pop_back();
+            const Int alone = ways ? program_.combine(0, ways) : 0;  // whatever is fused into it was picked
+            const bool is_new = counted.emplace(u, alone).second;
             if (is_apart_[u]) {
-                ++steps;
+                steps += is_new;
                 continue;
             }
             const int op = trace_.ops[u];
-            steps += program_.operations_of(op);
+            if (is_new) steps += program_.operations_of(op);
             if (program_.constants.size()) {
-                for (Int c : program_.constants[op]) constants.emplace(c, c < 0 ? ways : 0);
+                for (Int c : program_.constants[op]) constants.emplace(c, c < 0 ? alone : 0);
             }
             for (const Read& read : trace_.reads[u]) {
                 const std::pair<int, Int> found{read.storage, read.way ? program_.combine(read.way, ways) : ways};
