@@ -19,9 +19,9 @@ from .channels_last import ChannelsLast
 from .convolution import Convolution
 from .demands import is_left_to_torch
 from .gpu_attention import gpu_attention_parts
-from .half_products import half_factor, half_product_bytes
 from .layouts import convolved, is_dense, is_of_images, weight_copy_bytes
 from .op_traits import base_name, kind_of, tensor_at
+from .products import copied_factor_bytes, half_factor, half_product_bytes
 from .sizes import bytes_of, concrete, is_row_major
 from .torch_scratch import scattered_bytes, scratch_everywhere, scratch_on_cpu
 from .tried_scratch import has_known_kernels, tried_bytes
@@ -70,7 +70,8 @@ def _cpu_parts(node: fx.Node, name: str, *, is_relaid: bool) -> tuple[Part, ...]
         copied = _cpu_scatter(node) if is_relaid and name == "scatter_add" else 0
         return (_exactly(copied + (scattered_bytes(node) if is_left_to_torch(node, "cpu") else 0)),)
     seen = None if half_factor(node) is None else _seen(node)
-    return (seen or _exactly(scratch_on_cpu(node, name) or half_product_bytes(node)),)
+    own = scratch_on_cpu(node, name) or half_product_bytes(node) or copied_factor_bytes(node)
+    return (seen or _exactly(own),)
 
 
 def _seen(node: fx.Node, layout: torch.memory_format = torch.preserve_format) -> Part | None:

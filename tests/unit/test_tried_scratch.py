@@ -123,7 +123,7 @@ def test_products_and_attention_in_half_precision_are_seen(dtype, monkeypatch):
     """On any processor, also where torch does not leave them to oneDNN: then there is nothing to see."""
     seen = []
     monkeypatch.setattr(workspace, "tried_bytes", lambda node, _: seen.append(node) or 77)
-    monkeypatch.setattr("rematpass.graph.half_products.is_onednn", lambda _: True)
+    monkeypatch.setattr("rematpass.graph.products.is_onednn", lambda _: True)
     a, b = torch.randn(2, 64, 32).to(dtype), torch.randn(2, 32, 48).to(dtype)
     query = torch.randn(1, 2, 32, 16).to(dtype)
     attend = aten._scaled_dot_product_flash_attention_for_cpu

@@ -1,10 +1,11 @@
-"""Scratch of products in half precision, against what they took on one processor."""
+"""Scratch of products: copies of factors, and what half precision took on one processor."""
 
 import pytest
 import torch
 
-from rematpass.graph import half_products
-from rematpass.graph.half_products import half_product_bytes
+import rematpass
+from rematpass.graph import products
+from rematpass.graph.products import copied_factor_bytes, half_product_bytes
 from tests.tracing import convolution_of, node_of
 
 aten = torch.ops.aten
@@ -61,8 +62,8 @@ def multiply_with(operator, is_added, is_turned):
 @pytest.mark.parametrize("is_added", [False, True])
 @pytest.mark.parametrize(("sizes", "measured"), PRODUCTS)
 def test_products_in_half_precision_take_about_what_is_predicted(sizes, measured, is_added, monkeypatch):
-    monkeypatch.setattr(half_products, "is_onednn", lambda _: True)
-    monkeypatch.setattr(half_products, "num_threads", lambda: 2)
+    monkeypatch.setattr(products, "is_onednn", lambda _: True)
+    monkeypatch.setattr(products, "num_threads", lambda: 2)
     images, rows, length, columns = sizes
     batch = [images] if images else []
     names = (("mm", "addmm"), ("bmm", "baddbmm"))[bool(images)]
@@ -81,8 +82,8 @@ def test_products_in_half_precision_take_about_what_is_predicted(sizes, measured
 @pytest.mark.parametrize("second", LAID_OUT)
 @pytest.mark.parametrize("first", LAID_OUT)
 def test_factors_of_a_batch_are_copied_unless_their_matrices_follow_each_other(first, second, monkeypatch):
-    monkeypatch.setattr(half_products, "is_onednn", lambda _: True)
-    monkeypatch.setattr(half_products, "num_threads", lambda: 2)
+    monkeypatch.setattr(products, "is_onednn", lambda _: True)
+    monkeypatch.setattr(products, "num_threads", lambda: 2)
     taken = half_product_bytes(node_of("bmm", aten.bmm, half(64, 48, 80), half(64, 80, 56)))
     found = half_product_bytes(node_of("bmm", aten.bmm, LAID_OUT[first](64, 48, 80), LAID_OUT[second](64, 80, 56)))
     measured = MEASURED[second in COPIED][first if first == "turned" else first in COPIED]
@@ -100,14 +101,37 @@ def test_factors_of_a_batch_are_copied_unless_their_matrices_follow_each_other(f
 )
 def test_other_factors_are_copied_where_no_dimension_is_dense(second, is_copied, monkeypatch):
     """512 x 384 by 384 x 448; 231,040 bytes with the second in rows, 575,104 where it is copied."""
-    monkeypatch.setattr(half_products, "is_onednn", lambda _: True)
-    monkeypatch.setattr(half_products, "num_threads", lambda: 2)
+    monkeypatch.setattr(products, "is_onednn", lambda _: True)
+    monkeypatch.setattr(products, "num_threads", lambda: 2)
     found = half_product_bytes(node_of("mm", aten.mm, half(512, 384), second))
     assert abs(found - (575_104 if is_copied else 231_040)) <= SLACK_BYTES[0]
 
 
+ROWS, LENGTH, COLUMNS = 96, 64, 48
+FIRST = {
+    "in rows": lambda *sizes: torch.randn(sizes),
+    "parts of rows": lambda *sizes: torch.randn(*sizes[:-1], 3 * sizes[-1])[..., : sizes[-1]],
+    "turned": lambda *sizes: torch.randn(*sizes[:-2], *sizes[:-3:-1]).transpose(-1, -2),
+    "batch innermost": lambda *sizes: torch.randn(*sizes[-2:], *sizes[:-2]).movedim(-1, 0),
+    "every second": lambda *sizes: torch.randn(*sizes[:-1], 2 * sizes[-1])[..., ::2],
+    "repeated": lambda *sizes: torch.randn(*sizes[:-1], 1).expand(sizes),
+}
+
+
+@pytest.mark.parametrize(
+    ("batch", "first"), [((), name) for name in FIRST if name != "batch innermost"] + [((5,), name) for name in FIRST]
+)
+@pytest.mark.parametrize("second", ["in rows", "turned", "every second"])
+def test_factors_without_a_dense_dimension_are_copied_one_by_one(batch, first, second):
+    factors = FIRST[first](*batch, ROWS, LENGTH), FIRST[second](*batch, LENGTH, COLUMNS)
+    name, operator = ("bmm", aten.bmm) if batch else ("mm", aten.mm)
+    returned = operator(*factors).nbytes
+    measured = rematpass.measure_peak(lambda: operator(*factors), device="cpu") - returned
+    assert copied_factor_bytes(node_of(name, operator, *factors)) == measured
+
+
 def test_other_types_take_none(monkeypatch):
-    monkeypatch.setattr(half_products, "is_onednn", lambda dtype: dtype is not torch.float16)
+    monkeypatch.setattr(products, "is_onednn", lambda dtype: dtype is not torch.float16)
     for dtype in (torch.float32, torch.float16):
         factors = torch.empty(64, 64, dtype=dtype), torch.empty(64, 64, dtype=dtype)
         assert half_product_bytes(node_of("mm", aten.mm, *factors)) == 0

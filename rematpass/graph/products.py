@@ -1,19 +1,23 @@
-"""Scratch of products in half precision on a CPU, about.
+"""Scratch of products on a CPU: copies of their factors, and in half precision about what oneDNN takes.
 
 In: one FX node with fake tensors. Out: bytes beyond what it returns. Never asks the processor.
 
-oneDNN (3.12, `brg_matmul`) multiplies blocks of copies, in float32: few columns of the second factor, and rows of the
-first where they do not lie in memory as they are read, as in gradients of weights. What it chooses follows its own
-estimate of speed; these figures are fitted to 230 products of bfloat16 (2026-11, torch 2.13, AVX-512, two threads):
-where the first factor lies in rows at most 64 KiB too low, else in one of seventeen more than 100 KiB too low. What is
-larger takes no more, so models of training size do not notice.
+torch copies a factor without a dimension whose elements follow each other, of a batch one matrix at a time
+(`addmm_impl_cpu_` and `bmm_out_or_baddbmm_` in `LinearAlgebra.cpp`, 2.13): gradients of experts that were multiplied by
+`einsum` have batch innermost.
 
-torch itself copies factors that oneDNN is not handed as they lie: of a batch what is neither in rows, matrix after
-matrix, nor exactly that turned; of others what has no dimension whose elements follow each other (`mkldnn_matmul` in
-`mkldnn/Matmul.cpp`, `addmm_impl_cpu_` in `LinearAlgebra.cpp`, 2.13). What is copied lies in rows then.
+In half precision oneDNN (3.12, `brg_matmul`) multiplies blocks of copies, in float32: few columns of the second factor,
+and rows of the first where they do not lie in memory as they are read, as in gradients of weights. What it chooses
+follows its own estimate of speed; these figures are fitted to 230 products of bfloat16 (2026-11, torch 2.13, AVX-512,
+two threads): where the first factor lies in rows at most 64 KiB too low, else in one of seventeen more than 100 KiB too
+low. What is larger takes no more, so models of training size do not notice. There torch copies of a batch whatever is
+neither in rows, matrix after matrix, nor exactly that turned (`mkldnn_matmul` in `mkldnn/Matmul.cpp`, 2.13). What is
+copied lies in rows then.
 """
 
 from __future__ import annotations
+
+import math
 
 import torch
 from torch import fx
@@ -34,6 +38,14 @@ MOST_BYTES = 192 * 1024
 ROWS = 400
 MANY_COLUMNS = 768
 PRIMITIVE_BYTES = 1664
+MATRIX_RANK = 2
+
+
+def copied_factor_bytes(node: fx.Node) -> int:
+    """Of a product that torch does not leave to oneDNN, copies of its factors; 0 for anything else."""
+    place = FACTORS.get(base_name(node.target))
+    factors = [] if place is None or half_factor(node) is not None else [tensor_at(node, place + i) for i in range(2)]
+    return sum(_matrix_bytes(factor) for factor in factors if factor is not None and not _has_dense_dimension(factor))
 
 
 def half_factor(node: fx.Node) -> torch.Tensor | None:
@@ -64,8 +76,16 @@ def half_product_bytes(node: fx.Node) -> int:
 
 def _is_taken(factor: torch.Tensor) -> bool:
     """Whether a factor is read where it lies, not copied first."""
-    *batch, rows, columns = map(concrete, factor.shape)
-    *_, outer, inner = map(concrete, factor.stride())
-    if batch:
+    if factor.ndim > MATRIX_RANK:
         return is_row_major(factor) or is_row_major(factor.transpose(-1, -2))
+    return _has_dense_dimension(factor)
+
+
+def _has_dense_dimension(factor: torch.Tensor) -> bool:
+    rows, columns = map(concrete, factor.shape[-MATRIX_RANK:])
+    outer, inner = map(concrete, factor.stride()[-MATRIX_RANK:])
     return (inner == 1 and outer >= columns) or (outer == 1 and inner >= rows)
+
+
+def _matrix_bytes(factor: torch.Tensor) -> int:
+    return math.prod(map(concrete, factor.shape[-MATRIX_RANK:])) * factor.element_size()
