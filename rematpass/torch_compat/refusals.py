@@ -91,7 +91,10 @@ def loggers_ignored() -> Iterator[None]:
 
 
 def _own_words(error: TorchDynamoException) -> str:
-    return _APPENDED.split(str(getattr(error, "msg", error)))[0].rstrip()
+    """Of what failed behind dynamo, its own; dynamo's first line would name a function of ours."""
+    behind = getattr(error, "inner_exception", None)
+    words = getattr(error, "msg", error) if behind is None else f"{type(behind).__name__}: {behind}"
+    return _APPENDED.split(str(words))[0].rstrip()
 
 
 def _first_line(text: str) -> str:

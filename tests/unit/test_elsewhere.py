@@ -296,6 +296,23 @@ def test_what_cannot_be_traced_says_where_and_what_to_try():
         rematpass.plan(3, (x,), device="l4")
 
 
+def test_what_fails_behind_dynamo_is_said_in_its_own_words():
+    @torch.library.custom_op("remat_elsewhere::half_done", mutates_args=())
+    def half_done(x: torch.Tensor) -> torch.Tensor:
+        return x * 2
+
+    half_done.register_fake(torch.empty_like)
+
+    def differentiate(_context, _gradient):
+        raise ValueError("nobody has written the gradient")
+
+    half_done.register_autograd(differentiate)
+    with pytest.raises(RematError, match="cannot be traced: ValueError: nobody has written the gradient"):
+        rematpass.plan(
+            lambda x: half_done(x).sum(), (torch.ones(2, 2, device="meta", requires_grad=True),), device="l4"
+        )
+
+
 def test_a_gpus_forward_takes_no_scratch():
     graph = torch.fx.symbolic_trace(lambda x: x.relu()).graph
     assert [gpu_attention_parts(node) for node in graph.nodes if node.op == "call_method"] == [()]
