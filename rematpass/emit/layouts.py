@@ -19,7 +19,7 @@ from torch import Tensor, fx
 
 from .. import torch_compat
 from ..graph.layouts import RESHAPING, convolved, is_of_images, regroups_batch
-from ..graph.op_traits import base_name, kind_of
+from ..graph.op_traits import base_name, is_pointwise, kind_of
 from ..graph.pooling import windows_per_element
 from ..graph.sizes import concrete
 from ..solve.program import Kind
@@ -55,7 +55,7 @@ def _note_strides(graph: fx.Graph) -> None:
     for node in graph.nodes:
         value = _laid_out(node, changed)
         is_stored_here = bool(node.meta.get(torch_compat.STORE_HERE))
-        is_generated = is_stored_here or (node.op == "call_function" and kind_of(node) is Kind.POINTWISE)
+        is_generated = is_stored_here or is_pointwise(node)
         if is_generated and any(node in _images_read(user) for user in node.users):
             value = value.contiguous(memory_format=torch.channels_last)
         elif is_stored_here:
@@ -196,7 +196,7 @@ def _view_of(shown: Tensor, source: fx.Node, reader: fx.Node) -> Tensor | None:
 def _is_even(node: fx.Node, changed: Changed) -> bool:
     """Whether a result is one number everywhere: its readers go through it in the order of what else they read."""
     inputs = [changed.get(source, source.meta.get("val")) for source in node.all_input_nodes]
-    is_alike = isinstance(node.meta.get("val"), Tensor) and kind_of(node) is Kind.POINTWISE
+    is_alike = isinstance(node.meta.get("val"), Tensor) and is_pointwise(node)
     return is_alike and bool(inputs) and all(map(_is_expanded, inputs))
 
 

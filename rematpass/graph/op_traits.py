@@ -165,6 +165,11 @@ def reads_often(node: fx.Node) -> bool:
     return base_name(node.target) in _OFTEN
 
 
+def is_pointwise(node: fx.Node) -> bool:
+    """Whether the operator computes every element by itself."""
+    return node.op == "call_function" and kind_of(node) is Kind.POINTWISE
+
+
 def is_place_of_largest(node: fx.Node) -> bool:
     """Whether the node is where in its window each maximum lies, a byte for each.
 
