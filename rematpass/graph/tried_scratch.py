@@ -4,11 +4,11 @@ In: one FX node with fake tensors, and how its images lie. Out: bytes beyond wha
 twice in a process, never looks at what it computes.
 
 Which kernels oneDNN and torch choose depends on the processor. Those for float32 with AVX2 and AVX-512 have formulas,
-which cost nothing and hold for any size. Of others, such as those for half precision, formulas fitted on one processor
-were up to 6 % of a step's peak too high there, and up to 90 % of what an operator returns and takes too low on one that
-multiplies whole blocks (AMX; 2026-11, torch 2.13: 180 convolutions of bfloat16). What an operator allocates follows
-from its sizes, not from its numbers: one run on zeros says it to the byte. The 49 distinct operators of a ResNet-50 in
-bfloat16 took 0.22 s (eight images of 128 x 128, two threads), its step 0.24 s, its compilation 38 s.
+which cost nothing and hold for any size. Others, such as those for half precision, differ too much: formulas fitted on
+AVX-512 were up to 2 % of a step's peak off there, and up to 90 % of what an operator returns and takes too low on a
+processor that multiplies whole blocks (AMX; 2026-11, torch 2.13: 180 convolutions of bfloat16). What an operator
+allocates follows from its sizes, not from its numbers: one run on zeros says it to the byte. The 49 distinct operators
+of a ResNet-50 in bfloat16 took 0.22 s (eight images of 128 x 128, two threads), its step 0.24 s, its compilation 38 s.
 """
 
 from __future__ import annotations
