@@ -18,8 +18,8 @@ import torch
 from torch import Tensor, fx
 
 from .. import torch_compat
-from ..graph.layouts import RESHAPING, convolved, is_of_images, regroups_batch
-from ..graph.op_traits import base_name, is_pointwise, kind_of
+from ..graph.layouts import convolved, is_of_images, regroups_batch
+from ..graph.op_traits import RESHAPING, base_name, is_pointwise, kind_of
 from ..graph.pooling import windows_per_element
 from ..graph.sizes import concrete
 from ..solve.program import Kind

@@ -17,14 +17,12 @@ from torch import fx
 
 from ..torch_compat import IMAGE_RANK, has_onednn
 from .flops import tensors_in
-from .op_traits import base_name, tensor_at
+from .op_traits import RESHAPING, base_name, tensor_at
 from .sizes import concrete, open_sizes
 from .words import words
 
 # Inductor's figures: with so many nodes a convolution, layouts do not matter; so many channels are few.
 NODES_PER_CONVOLUTION, FEW_CHANNELS = 300, 64
-# What Inductor takes for a reshape: a copy where no view of that shape is there.
-RESHAPING = words("reshape view _unsafe_view")
 # Dimensions change places.
 _TURNING = words("permute transpose")
 

@@ -1,7 +1,12 @@
 """Merge computations that are the same: the last time on the whole road that anything is merged.
 
-In: the joint graph as traced. Out: the same graph without dead code and without a pure computation done twice. Never
-merges what draws random numbers, has effects, or is returned under two names.
+In: the joint graph as traced. Out: the same graph without dead code, without a pure computation done twice, and
+without reshapes back to the shape there was. Never merges what draws random numbers, has effects, or is returned under
+two names.
+
+Where an activation writes in place to a view, as behind a norm over single images, the view is traced anew, there and
+back. Inductor drops such a pair only if nothing else reads what is between (`pointless_view_pair` in
+fx_passes/joint_graph.py, 2.11 to 2.15), and copies images at the pair if it stays.
 """
 
 from __future__ import annotations
@@ -13,7 +18,8 @@ from torch import fx
 
 from .. import torch_compat
 from ..torch_compat import OpOverload
-from .op_traits import base_name, is_builtin, is_random
+from .flops import tensors_in
+from .op_traits import RESHAPING, base_name, is_builtin, is_random
 
 # Their contents are whatever was there before; nothing is gained by sharing them.
 _UNINITIALIZED = frozenset(("empty", "empty_like", "empty_strided", "new_empty", "new_empty_strided"))
@@ -37,12 +43,33 @@ def merge_equal(gm: fx.GraphModule) -> None:
         key = _key(node, returned)
         if key is None:
             continue
-        first = first_of.setdefault((writes, key), node)
+        first = _shown(node) or first_of.setdefault((writes, key), node)
         if first is not node:
             node.replace_all_uses_with(first)
             graph.erase_node(node)
     graph.eliminate_dead_code()
     gm.recompile()
+
+
+def _shown(view: fx.Node) -> fx.Node | None:
+    """What is shown in another shape, then by `view` in its own again; None for anything else."""
+    source, found, labels = view, None, _labels(view)
+    while base_name(source.target) in RESHAPING and isinstance(source.args[0], fx.Node):
+        source = source.args[0]
+        if _labels(source) != labels:  # what a user has named or wished for stays
+            break
+        if _is_shown_alike(source, view):
+            found = source
+    return found
+
+
+def _is_shown_alike(x: fx.Node, y: fx.Node) -> bool:
+    """Whether two have one shape and the same strides, whatever their dynamic sizes become."""
+    tensors = [tensor for node in (x, y) for tensor in tensors_in(node.meta.get("val"))]
+    if any(tensor.layout is not torch.strided for tensor in tensors):
+        return False
+    sizes, others = ((*tensor.shape, *tensor.stride()) for tensor in tensors)
+    return len(sizes) == len(others) and all(map(torch_compat.is_known_equal, sizes, others))
 
 
 def _returned_storages(graph: fx.Graph) -> set[object]:
@@ -59,11 +86,15 @@ def _key(node: fx.Node, returned: set[object]) -> Hashable | None:
     value = node.meta.get("val")
     if isinstance(value, torch.Tensor) and torch_compat.storage_key(value) in returned:
         return None
-    labels = (torch_compat.user_policy(node), torch_compat.user_label(node), _bound_side(node))
     try:
-        return (node.target, _frozen(node.args), _frozen(node.kwargs), labels)
+        return (node.target, _frozen(node.args), _frozen(node.kwargs), _labels(node))
     except TypeError:  # an argument that has no identity by value, such as a generator
         return None
+
+
+def _labels(node: fx.Node) -> tuple[object, ...]:
+    """What users and torch wrote on a node, which those that become one must share."""
+    return torch_compat.user_policy(node), torch_compat.user_label(node), _bound_side(node)
 
 
 def _bound_side(node: fx.Node) -> bool | None:

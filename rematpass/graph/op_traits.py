@@ -41,7 +41,8 @@ _REDUCTION = words(
 )
 # Those of them that Inductor writes out where they are few (`Reduction.create`, 2.11 to 2.15).
 _UNROLLED = words("all amax amin any mean prod sum")
-_VIEW = frozenset(("_unsafe_view", "reshape"))
+# What Inductor takes for a reshape: a copy where no view of that shape is there.
+RESHAPING = words("reshape view _unsafe_view")
 # What Inductor takes for expensive on a CPU (`StorageBox.should_realize_on_reuse`, 2.13).
 _HEAVY = words("exp sigmoid tanh log log10 log1p log2")
 _DRAWN = words("inductor_random")
@@ -130,7 +131,7 @@ def _kind_of_target(target: object) -> Kind:
         return Kind.EXTERN
     name = base_name(target)
     returns_alias = any(r.alias_info is not None and not r.alias_info.is_write for r in target._schema.returns)
-    if name in _VIEW or (returns_alias and len(target._schema.returns) == 1):
+    if name in RESHAPING or (returns_alias and len(target._schema.returns) == 1):
         return Kind.VIEW
     if name in _POINTWISE or torch.Tag.pointwise in target.tags or _is_elementwise_primitive(target):
         return Kind.POINTWISE

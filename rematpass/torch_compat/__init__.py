@@ -76,7 +76,7 @@ from .job import (
 from .places import IMAGE_RANK
 from .refusals import is_at_logger, loggers_ignored, refusal_hints, refusal_reason, refused_line
 from .scheduled import HELD, HELD_BYTES, SCRATCH_BYTES, STORE_HERE
-from .sizes import evaluated, guard_limit, is_guarded, limit_size, symbol_of, traced_with, upper_bounds
+from .sizes import evaluated, guard_limit, is_guarded, is_known_equal, limit_size, symbol_of, traced_with, upper_bounds
 from .uncompiled import has_storage, kept_uncompiled
 
 __all__ = [
@@ -127,6 +127,7 @@ __all__ = [
     "is_followed",
     "is_guarded",
     "is_in_backward",
+    "is_known_equal",
     "is_must_be_in_backward",
     "is_must_be_in_forward",
     "is_mutable",

@@ -11,13 +11,18 @@ from weakref import WeakKeyDictionary
 
 import torch
 from torch._guards import TracingContext  # 2.11-2.15
-from torch.fx.experimental.symbolic_shapes import StrictMinMaxConstraint  # 2.11-2.15
+from torch.fx.experimental.symbolic_shapes import StrictMinMaxConstraint, statically_known_true  # 2.11-2.15
 
 # An upper bound from here on means that nobody set one: torch writes its largest ints.
 _NO_BOUND = 2**48
 
 # What a trace is planned up to, by its shape environment: sizes are asked for by the planner and, later, by lowerings.
 _LIMITS: WeakKeyDictionary[Any, dict[str, int]] = WeakKeyDictionary()
+
+
+def is_known_equal(x: int | torch.SymInt, y: int | torch.SymInt) -> bool:
+    """Whether two sizes are equal whatever the sizes of the inputs; adds no guard (2.11-2.15)."""
+    return bool(statically_known_true(x == y))
 
 
 def upper_bounds(size: torch.SymInt) -> dict[str, int | None]:

@@ -4,8 +4,10 @@ import pytest
 import torch
 from torch import nn
 
+import rematpass
 from rematpass.graph.capture import capture_joint
 from rematpass.graph.op_traits import base_name
+from rematpass.torch_compat import user_label
 from tests.tracing import dynamo_joint_of, joint_of
 
 
@@ -98,3 +100,26 @@ def test_equal_numbers_of_another_kind_are_not_merged():
 
     joint = joint_of(function, [torch.ones(4, requires_grad=True)])
     assert sum(base_name(n.target) == "full" for n in joint.nodes) == 4
+
+
+@pytest.mark.parametrize(
+    ("shown", "read"),
+    [
+        (lambda x: x.exp().view(16).view(4, 4), "exp"),
+        (lambda x: x.exp().view(4, 4), "exp"),
+        (lambda x: x.exp().view(2, 8).view(16).view(4, 4), "exp"),
+        (lambda x: x.exp().t().reshape(16).view(4, 4), "clone"),  # columns, laid out as rows
+        (lambda x: x.exp().view(16).view(2, 8), "view"),
+    ],
+)
+def test_what_is_shown_in_another_shape_and_back_is_read_as_it_is(shown, read):
+    joint = joint_of(lambda x: shown(x).sin().sum(), [matrix()])
+    assert [base_name(n.args[0].target) for n in joint.nodes if base_name(n.target) == "sin"] == [read]
+
+
+def test_a_view_that_a_user_has_named_stays():
+    def named(x):
+        flat = rematpass.name(x.exp().view(16), "flat")
+        return flat.view(4, 4).sin().sum()
+
+    assert "flat" in {user_label(n) for n in dynamo_joint_of(named, [matrix()]).nodes}
