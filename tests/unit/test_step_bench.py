@@ -19,6 +19,7 @@ from bench.step_ratios import (
     geometric_mean,
     paired_ratio,
     summarise,
+    unsteady,
 )
 from bench.step_variants import (
     CHECKPOINT,
@@ -144,6 +145,15 @@ def test_tables_say_what_was_skipped_and_what_failed(toy):
     assert "Failed: toy, torch.compile, budget 0.1: E: boom" in summary
     assert "kept" in summary.splitlines()[1]
     assert "MISSED" not in summary
+
+
+def test_a_case_that_was_timed_beside_other_work_is_listed():
+    quiet = case_of(row(COMPILE, 9, [10.0, 10.4, 9.8, 10.1]), row(EAGER, 9, [10.0, 30.0, 10.0, 10.0]), name="quiet")
+    busy = case_of(row(COMPILE, 9, [10.0, 12.0, 9.0, 15.0]), row(EAGER, 9, [10.0, 30.0, 20.0, 9.0]), name="busy")
+    quiet["rows"].append(row("rematpass, fastest", 9, [10.0, 10.2, 10.1, 10.0]))
+    assert [line.split(":")[0] for line in unsteady([quiet, busy])] == ["busy"]
+    assert "Unsteady: busy: half of the steps" in format_summary([quiet, busy])
+    assert unsteady([case_of(row(COMPILE, 9, [10.0])), case_of()]) == []
 
 
 def test_budgets_that_give_one_plan_are_run_once():
