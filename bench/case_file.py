@@ -22,23 +22,32 @@ def merge_cases(old: Sequence[Case], new: Case) -> list[Case]:
     Raises:
         ValueError: the others ran on another device, or in another size.
     """
-    for case in old:
-        if _kind_of(case) != _kind_of(new):
-            raise ValueError(f"{case['name']} ran on another device or in another size; one result file holds one")
+    _require_kind(old, new)
     if new["name"] not in [case["name"] for case in old]:
         return [*old, new]
     return [new if case["name"] == new["name"] else case for case in old]
+
+
+def _require_kind(old: Sequence[Case], new: Case) -> None:
+    for case in old:
+        if _kind_of(case) != _kind_of(new):
+            raise ValueError(f"{case['name']} ran on another device or in another size; one result file holds one")
 
 
 def _kind_of(case: Case) -> tuple[str | None, str]:
     return case["hardware"].get("device"), case["settings"]["size"]
 
 
-def read_cases(path: Path | None, schema: int) -> list[Case]:
+def read_cases(path: Path | None, schema: int, conditions: Case | None = None) -> list[Case]:
     """The cases of a result file; none where there is no file.
 
+    Args:
+        path: of the file.
+        schema: what the file must have.
+        conditions: what cases will be merged with, if any are to be: known before anything is measured.
+
     Raises:
-        ValueError: the file has another schema.
+        ValueError: the file has another schema, or its cases ran on another device or in another size.
     """
     if path is None or not path.exists():
         return []
@@ -46,6 +55,8 @@ def read_cases(path: Path | None, schema: int) -> list[Case]:
     if result.get("schema") != schema:
         raise ValueError(f"{path} has schema {result.get('schema')!r}, not {schema}")
     cases: list[Case] = result["cases"]
+    if conditions is not None:
+        _require_kind(cases, conditions)
     return cases
 
 

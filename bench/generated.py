@@ -284,7 +284,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     """Count, print, write."""
     chosen = parse_arguments(argv)
     pretend_gpu()
-    cases = read_cases(chosen.json, SCHEMA)
+    cases = read_cases(chosen.json, SCHEMA, make_case("", (), {"size": chosen.size}))
     print(f"{'case':18s} {'static':>9s} {'budget':>9s} {'predicted':>9s} {'counted':>9s}  {'error':>7s}   (MiB)")
     found: list[Row] = []
     for name in chosen.cases or (CASES if chosen.size == "small" else SIZES[chosen.size]):

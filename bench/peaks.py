@@ -194,13 +194,14 @@ def main(argv: Sequence[str] | None = None) -> int:
     chosen = parse_arguments(argv)
     settings = Settings(chosen.size, chosen.device, chosen.budgets, chosen.autocast)
     file = settings.result_file() if chosen.json == Path() else chosen.json
-    cases = read_cases(file, SCHEMA)
+    device = torch.device(chosen.device)
+    cases = read_cases(file, SCHEMA, make_case("", (), settings.describe(), device))
     print(f"{'case':18s} {'static':>9s} {'budget':>9s} {'predicted':>9s} {'measured':>9s}  {'error':>7s}   (MiB)")
     measured: list[Row] = []
     for name in chosen.cases:
         rows = measure_case(name, settings)
         measured += rows
-        cases = merge_cases(cases, make_case(name, rows, settings.describe(), torch.device(chosen.device)))
+        cases = merge_cases(cases, make_case(name, rows, settings.describe(), device))
         if file:  # a run that is cut off leaves the cases it has done
             write_cases(file, cases, SCHEMA, summarise(rows_of(cases)))
     summary = summarise(rows_of(cases))

@@ -74,9 +74,14 @@ def run_case(case: Case, settings: Settings) -> dict[str, Any]:
         "name": case.name,
         "summary": case.summary,
         "cost_models": {cost_model: record(group) for cost_model, group in runners.items()},
-        **describe_machine(settings.device),
-        "settings": {**asdict(settings), "device": settings.device.type, "warm_steps": WARM_STEPS},
+        **describe_conditions(settings),
     }
+
+
+def describe_conditions(settings: Settings) -> dict[str, Any]:
+    """Where, when, with what."""
+    chosen = {**asdict(settings), "device": settings.device.type, "warm_steps": WARM_STEPS}
+    return {**describe_machine(settings.device), "settings": chosen}
 
 
 def _start(runner: Runner) -> None:
@@ -209,7 +214,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     settings = Settings(arguments.size, arguments.device, models, arguments.points, arguments.rounds, arguments.pages)
     if settings.pages == "held":
         hold_pages()
-    cases = read_cases(arguments.json, SCHEMA)
+    cases = read_cases(arguments.json, SCHEMA, describe_conditions(settings))
     for name in arguments.cases:
         cases = merge_cases(cases, run_case(SIZES[arguments.size][name], settings))
         if arguments.json is not None:

@@ -318,7 +318,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         return 0
     chosen = (arguments.rounds, arguments.compiles, arguments.peers, arguments.cost_model)
     settings = Settings(arguments.size, arguments.device, *chosen)
-    kept, made = read_cases(arguments.json, SCHEMA), []
+    kept, made = read_cases(arguments.json, SCHEMA, describe_conditions(settings)), []
     warm_compilers(settings)
     for name in arguments.cases:
         case = run_case(SIZES[arguments.size][name], settings)

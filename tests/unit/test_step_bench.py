@@ -222,6 +222,9 @@ def test_results_of_separate_runs_are_merged_and_foreign_ones_refused(tmp_path, 
     assert merge_cases([toy], elsewhere) == [toy, elsewhere]
     with pytest.raises(ValueError, match="another device"):
         merge_cases([toy], {**other, "hardware": {"device": "cuda"}})
+    with pytest.raises(ValueError, match="another device"):  # before anything is measured
+        read_cases(path, 1, {**other, "hardware": {"device": "cuda"}})
+    assert len(read_cases(path, 1, other)) == 2
     path.write_text(json.dumps({"schema": 0}))
     with pytest.raises(ValueError, match="schema"):
         read_cases(path, 1)
