@@ -19,7 +19,7 @@ from torch import Tensor, fx
 
 from .. import torch_compat
 from ..graph.layouts import convolved, is_of_images, regroups_batch
-from ..graph.op_traits import RESHAPING, base_name, is_pointwise, kind_of
+from ..graph.op_traits import base_name, is_pointwise, is_reshape, kind_of
 from ..graph.pooling import windows_per_element
 from ..graph.sizes import concrete
 from ..solve.program import Kind
@@ -176,7 +176,7 @@ def _is_read_as_image(node: fx.Node) -> bool:
     Stored in rows they were copied for the convolution (12 % above a plan of a network for super-resolution; 2026-11).
     Of a batch shown as channels of one image, strides that a view has are none by which oneDNN knows an image.
     """
-    is_reshaped = base_name(node.target) in RESHAPING and is_static(node) and not regroups_batch(node)
+    is_reshaped = is_reshape(node) and is_static(node) and not regroups_batch(node)
     return is_reshaped and any(node in _images_read(reader) for reader in node.users)
 
 
@@ -212,7 +212,7 @@ def _view_of(shown: Tensor, source: fx.Node, reader: fx.Node) -> Tensor | None:
     def value_of(node: fx.Node) -> Any:
         return shown if node is source else node.meta["val"]
 
-    target = aten.reshape.default if base_name(reader.target) in RESHAPING else reader.target
+    target = aten.reshape.default if is_reshape(reader) else reader.target
     view = target(*fx.map_arg(reader.args, value_of), **fx.map_arg(reader.kwargs, value_of))
     return view if isinstance(view, Tensor) else None
 

@@ -17,7 +17,7 @@ from torch import fx
 
 from ..torch_compat import IMAGE_RANK, has_onednn
 from .flops import tensors_in
-from .op_traits import RESHAPING, base_name, tensor_at
+from .op_traits import base_name, is_reshape, tensor_at
 from .sizes import concrete, open_sizes
 from .words import words
 
@@ -93,7 +93,7 @@ def _lies_alike(source: fx.Node, reader: fx.Node) -> bool:
 
 def regroups_batch(node: fx.Node) -> bool:
     """Whether this shows a tensor in a shape with another first dimension."""
-    if base_name(node.target) not in RESHAPING:
+    if not is_reshape(node):
         return False
     shapes = [t.shape for t in (tensor_at(node, 0), node.meta.get("val")) if isinstance(t, torch.Tensor)]
     return len({concrete(shape[0]) if shape else 1 for shape in shapes}) > 1

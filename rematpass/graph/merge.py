@@ -19,7 +19,7 @@ from torch import fx
 from .. import torch_compat
 from ..torch_compat import OpOverload
 from .flops import tensors_in
-from .op_traits import RESHAPING, base_name, is_builtin, is_random
+from .op_traits import base_name, is_builtin, is_random, is_reshape
 
 # Their contents are whatever was there before; nothing is gained by sharing them.
 _UNINITIALIZED = frozenset(("empty", "empty_like", "empty_strided", "new_empty", "new_empty_strided"))
@@ -54,7 +54,7 @@ def merge_equal(gm: fx.GraphModule) -> None:
 def _shown(view: fx.Node) -> fx.Node | None:
     """What is shown in another shape, then by `view` in its own again; None for anything else."""
     source, found, labels = view, None, _labels(view)
-    while base_name(source.target) in RESHAPING and isinstance(source.args[0], fx.Node):
+    while is_reshape(source) and isinstance(source.args[0], fx.Node):
         source = source.args[0]
         if _labels(source) != labels:  # what a user has named or wished for stays
             break

@@ -41,8 +41,7 @@ _REDUCTION = words(
 )
 # Those of them that Inductor writes out where they are few (`Reduction.create`, 2.11 to 2.15).
 _UNROLLED = words("all amax amin any mean prod sum")
-# What Inductor takes for a reshape: a copy where no view of that shape is there.
-RESHAPING = words("reshape view _unsafe_view")
+_RESHAPING = words("reshape view _unsafe_view")
 # What Inductor takes for expensive on a CPU (`StorageBox.should_realize_on_reuse`, 2.13).
 _HEAVY = words("exp sigmoid tanh log log10 log1p log2")
 _DRAWN = words("inductor_random")
@@ -109,6 +108,14 @@ def is_symbol(node: fx.Node) -> bool:
     return isinstance(node.meta.get("val"), (torch.SymInt, torch.SymFloat, torch.SymBool, int, float, bool))
 
 
+def is_reshape(node: fx.Node) -> bool:
+    """Whether this is what Inductor takes for a reshape: a copy where no view of that shape is there.
+
+    `view` shows bits as another type, too, which is none.
+    """
+    return base_name(node.target) in _RESHAPING and node.target is not torch.ops.aten.view.dtype
+
+
 def kind_of(node: fx.Node) -> Kind:
     """How the node executes by itself, see `Kind`."""
     if node.op in ("placeholder", "get_attr"):
@@ -131,7 +138,7 @@ def _kind_of_target(target: object) -> Kind:
         return Kind.EXTERN
     name = base_name(target)
     returns_alias = any(r.alias_info is not None and not r.alias_info.is_write for r in target._schema.returns)
-    if name in RESHAPING or (returns_alias and len(target._schema.returns) == 1):
+    if name in _RESHAPING or (returns_alias and len(target._schema.returns) == 1):
         return Kind.VIEW
     if name in _POINTWISE or torch.Tag.pointwise in target.tags or _is_elementwise_primitive(target):
         return Kind.POINTWISE

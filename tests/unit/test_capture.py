@@ -117,6 +117,11 @@ def test_what_is_shown_in_another_shape_and_back_is_read_as_it_is(shown, read):
     assert [base_name(n.args[0].target) for n in joint.nodes if base_name(n.target) == "sin"] == [read]
 
 
+def test_bits_shown_as_numbers_of_another_type_stay_so():
+    joint = joint_of(lambda x: (x * x.exp().detach().view(torch.int32).sin()).sum(), [matrix()])
+    assert [n.meta["val"].dtype for n in joint.nodes if base_name(n.target) == "view"] == [torch.int32]
+
+
 def test_a_view_that_a_user_has_named_stays():
     def named(x):
         flat = rematpass.name(x.exp().view(16), "flat")
