@@ -159,7 +159,7 @@ def exceeded(cases: Sequence[Case]) -> list[str]:
 
 
 def unsteady(cases: Sequence[Case]) -> list[str]:
-    """Cases that were timed beside other work, as the times of each single variant tell."""
+    """Cases whose times of one and the same variant are far apart, as they are beside other work."""
     spreads = {c["name"]: statistics.median(spread(row["times_ms"]) for row in c["rows"]) for c in cases if c["rows"]}
     return [
         f"{name}: half of the steps of one variant are up to {found:.0%} apart. Try: again, with nothing else running"

@@ -4,7 +4,7 @@ import pytest
 import torch
 from torch import nn
 
-from tests.differential.steps import measure_at_smallest
+from tests.differential.steps import check_backend, measure_at_smallest
 
 WIDTH = 24
 
@@ -28,3 +28,10 @@ def test_the_smallest_peak_is_what_is_planned():
     torch.manual_seed(0)
     measured, budget = measure_at_smallest(Translator(), torch.randn(2, 3, 48, 48))
     assert budget * 0.98 <= measured <= budget * 1.001
+
+
+def test_gradients_are_eagers_at_every_budget():
+    def make():
+        return Translator().double(), (torch.randn(2, 3, 48, 48).double(),)
+
+    check_backend(make, count=2, relative=1e-9, floor=1e-12)  # a bias before a norm has a gradient of rounding alone

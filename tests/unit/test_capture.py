@@ -3,11 +3,12 @@
 import pytest
 import torch
 from torch import nn
+from torch.utils.checkpoint import CheckpointPolicy, checkpoint, create_selective_checkpoint_contexts
 
 import rematpass
 from rematpass.graph.capture import capture_joint
 from rematpass.graph.op_traits import base_name
-from rematpass.torch_compat import user_label
+from rematpass.torch_compat import user_label, user_policy
 from tests.tracing import dynamo_joint_of, joint_of
 
 
@@ -128,3 +129,20 @@ def test_a_view_that_a_user_has_named_stays():
         return flat.view(4, 4).sin().sum()
 
     assert "flat" in {user_label(n) for n in dynamo_joint_of(named, [matrix()]).nodes}
+
+
+def save_flat(_context, target, *arguments, **_keywords):
+    is_flat = target == torch.ops.aten.view.default and list(arguments[1]) == [16]
+    return CheckpointPolicy.MUST_SAVE if is_flat else CheckpointPolicy.PREFER_RECOMPUTE
+
+
+def saving_flat():
+    return create_selective_checkpoint_contexts(save_flat)
+
+
+def test_a_view_that_a_policy_wants_saved_stays():
+    def shown(x):
+        return x.exp().view(16).view(4, 4).sin().sum()
+
+    joint = dynamo_joint_of(lambda x: checkpoint(shown, x, use_reentrant=False, context_fn=saving_flat), [matrix()])
+    assert "MUST_SAVE" in [user_policy(n) for n in joint.nodes if base_name(n.target) == "view"]
