@@ -1,7 +1,7 @@
 """Result files with one record per case, which grow case by case and run by run.
 
-In: a path, records that carry their conditions. Out: the file, whole after every case. Never mixes devices or sizes:
-every figure is a ratio inside one run, so cases may come from several machines; each says which.
+In: a path, records that carry their conditions. Out: the file, whole after every case. Never mixes devices, sizes or
+ways to choose plans: every figure is a ratio inside one run, so cases may come from several machines; each says which.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ def merge_cases(old: Sequence[Case], new: Case) -> list[Case]:
     """`new` in place of the case of its name, or behind all others.
 
     Raises:
-        ValueError: the others ran on another device, or in another size.
+        ValueError: the others ran on another device, in another size, or with plans spread over something else.
     """
     _require_kind(old, new)
     if new["name"] not in [case["name"] for case in old]:
@@ -31,11 +31,13 @@ def merge_cases(old: Sequence[Case], new: Case) -> list[Case]:
 def _require_kind(old: Sequence[Case], new: Case) -> None:
     for case in old:
         if _kind_of(case) != _kind_of(new):
-            raise ValueError(f"{case['name']} ran on another device or in another size; one result file holds one")
+            ran = "on another device, in another size, or with plans spread over something else"
+            raise ValueError(f"{case['name']} ran {ran}; one result file holds one kind")
 
 
-def _kind_of(case: Case) -> tuple[str | None, str]:
-    return case["hardware"].get("device"), case["settings"]["size"]
+def _kind_of(case: Case) -> tuple[str | None, str, str]:
+    settings = case["settings"]
+    return case["hardware"].get("device"), settings["size"], settings.get("spread", "bytes")
 
 
 def read_cases(path: Path | None, schema: int, conditions: Case | None = None) -> list[Case]:
@@ -47,7 +49,7 @@ def read_cases(path: Path | None, schema: int, conditions: Case | None = None) -
         conditions: what cases will be merged with, if any are to be: known before anything is measured.
 
     Raises:
-        ValueError: the file has another schema, or its cases ran on another device or in another size.
+        ValueError: the file has another schema, or its cases are of another kind (see `merge_cases`).
     """
     if path is None or not path.exists():
         return []

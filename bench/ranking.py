@@ -3,9 +3,11 @@
 In: the cases of `bench/step_cases.py`. Out: per case and cost model the rank correlation between predicted and measured
 extra time along the frontier, a result as JSON. Never compares times of two runs.
 
-    python -m bench.ranking [--cases gpt2 unet] [--cost-models roofline measured] [--pages released] [--json [FILE]]
+    python -m bench.ranking [--cases gpt2 unet] [--cost-models roofline measured] [--spread time] [--pages released]
+                            [--json [FILE]]
 
-Plans at budgets spread between the fastest and the smallest are compiled, and all take turns. How well one half of the
+Plans between the fastest and the smallest, spread over bytes or over predicted time, are compiled, and all take turns.
+Near the fastest, plans that are far apart in bytes may differ by less than a clock can tell. How well one half of the
 rounds ranks the plans of the other half ("repeatable") says how much of what is missing is noise. On a CPU the C
 library is told to hold on to its pages (see `bench/pages.py`), unless they are to be released.
 """
@@ -33,17 +35,23 @@ from bench.step_cases import SIZES, build
 from bench.step_variants import OURS, Runner, Variant, first_step, make_runner
 from rematpass.demo.train import choose_device
 from rematpass.errors import OptionError
+from rematpass.plan_types import CurvePoint
 from rematpass.report.table import align_columns
 
 RESULTS = Path(__file__).parent / "results"
 SCHEMA = 1
 WARM_STEPS = 2
 WANTED = 0.95
+# Plans of the frontier for each that is taken where they are spread over time.
+POINTS_LOOKED_AT = 8
 
 
 @dataclass(frozen=True)
 class Settings:
-    """`points` budgets per case and cost model, `rounds` timed steps of each plan, pages held or released."""
+    """`points` plans per case and cost model, `rounds` timed steps of each, pages held or released.
+
+    `spread`: over what the plans are spread evenly, "bytes" of their peaks or predicted extra "time".
+    """
 
     size: str
     device: torch.device
@@ -51,6 +59,7 @@ class Settings:
     points: int
     rounds: int
     pages: str
+    spread: str = "bytes"
     seed: int = 0
 
 
@@ -60,8 +69,9 @@ def run_case(case: Case, settings: Settings) -> dict[str, Any]:
     model, inputs = build(case, settings.device, settings.seed)
     runners: dict[str, list[Runner]] = {}
     for cost_model in settings.cost_models:
-        curve = rematpass.frontier(model, args=inputs, count=settings.points, progress=False, cost_model=cost_model)
-        budgets = [point.peak_bytes for point in curve.points]
+        count = settings.points * (POINTS_LOOKED_AT if settings.spread == "time" else 1)
+        curve = rematpass.frontier(model, args=inputs, count=count, progress=False, cost_model=cost_model)
+        budgets = [point.peak_bytes for point in spread_over_time(curve.points, settings.points)]
         variants = [Variant(OURS, True, memory_budget=budget, cost_model=cost_model) for budget in budgets]
         runners[cost_model] = [make_runner(v, model, inputs, case.blocks, settings.device) for v in variants]
         for runner in runners[cost_model]:
@@ -76,6 +86,16 @@ def run_case(case: Case, settings: Settings) -> dict[str, Any]:
         "cost_models": {cost_model: record(group) for cost_model, group in runners.items()},
         **describe_conditions(settings),
     }
+
+
+def spread_over_time(points: Sequence[CurvePoint], count: int) -> list[CurvePoint]:
+    """Of the plans of a curve, `count` whose extra times are about evenly spread; all where there are no more."""
+    if len(points) <= count:
+        return list(points)
+    most = points[-1].recompute_seconds
+    wanted = [most * i / (count - 1) for i in range(count)]
+    nearest = (min(points, key=lambda point: abs(point.recompute_seconds - seconds)) for seconds in wanted)
+    return list(dict.fromkeys(nearest))
 
 
 def describe_conditions(settings: Settings) -> dict[str, Any]:
@@ -182,13 +202,19 @@ def parse_arguments(argv: Sequence[str] | None) -> argparse.Namespace:
     parser.add_argument("--points", type=int, default=8, help="plans of each frontier (default: %(default)s)")
     parser.add_argument("--rounds", type=int, default=45, help="timed steps of each plan (default: %(default)s)")
     parser.add_argument(
+        "--spread",
+        choices=("bytes", "time"),
+        default="bytes",
+        help="over what plans are spread: bytes of their peaks, or predicted time (default: %(default)s)",
+    )
+    parser.add_argument(
         "--pages",
         choices=("held", "released"),
         default="held" if can_hold_pages() else "released",
         help="what the C library does with freed memory (default: %(default)s)",
     )
     parser.add_argument(
-        "--json", type=Path, nargs="?", const=Path(), metavar="FILE", help="default: ranking_DEVICE.json"
+        "--json", type=Path, nargs="?", const=Path(), metavar="FILE", help="default: ranking_DEVICE[_time].json"
     )
     arguments = parser.parse_args(argv)
     known = SIZES[arguments.size]
@@ -203,7 +229,8 @@ def parse_arguments(argv: Sequence[str] | None) -> argparse.Namespace:
     except OptionError as error:
         parser.error(str(error))
     if arguments.json == Path():
-        arguments.json = RESULTS / f"ranking_{arguments.device.type}.json"
+        over = "_time" if arguments.spread == "time" else ""
+        arguments.json = RESULTS / f"ranking_{arguments.device.type}{over}.json"
     return arguments
 
 
@@ -211,7 +238,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     """Run the cases."""
     arguments = parse_arguments(argv)
     models = tuple(arguments.cost_models)
-    settings = Settings(arguments.size, arguments.device, models, arguments.points, arguments.rounds, arguments.pages)
+    asked = (arguments.points, arguments.rounds, arguments.pages, arguments.spread)
+    settings = Settings(arguments.size, arguments.device, models, *asked)
     if settings.pages == "held":
         hold_pages()
     cases = read_cases(arguments.json, SCHEMA, describe_conditions(settings))

@@ -22,11 +22,13 @@ class Urgency:
         is_late: waits for the end.
         may_wait: may run anywhere later: what it computes is returned, as it is or in another type or shape, and nobody
             reads it.
+        may_join: waits for the next kernel that is generated, while what it sums up is there: the gradient of a bias.
     """
 
     is_anchor: list[bool]
     is_late: list[bool]
     may_wait: list[bool]
+    may_join: list[bool]
 
 
 def find_urgency(program: Program) -> Urgency:
@@ -51,7 +53,44 @@ def find_urgency(program: Program) -> Urgency:
         only and program.is_backward[v] and program.kind[v] in _WAITING and not program.is_fixed[v]
         for v, only in enumerate(only_cast)
     ]
-    return Urgency([a and not late for a, late in zip(is_anchor, is_late, strict=True)], is_late, may_wait)
+    may_join = _joining(program, only_cast)
+    is_anchor = [
+        anchor and not (late or joins)
+        for anchor, late, joins in zip(is_anchor, is_late, _with_casts(program, may_join), strict=True)
+    ]
+    return Urgency(is_anchor, is_late, may_wait, may_join)
+
+
+def _joining(program: Program, only_cast: list[bool]) -> list[bool]:
+    """Sums that are returned, over a gradient that a product reads, too, and so runs without being asked for.
+
+    Between the products an executor would run each in a call of its own; beside another kernel it is part of its call.
+    """
+    of_backward = [
+        is_backward and kind not in _UNPAID for is_backward, kind in zip(program.is_backward, program.kind, strict=True)
+    ]
+    if any(is_fixed and own for is_fixed, own in zip(program.is_fixed, of_backward, strict=True)):
+        return [False] * len(program)  # nothing moves past what has effects
+    reads = [{program.root[u] for u in inputs} for inputs in program.inputs]
+    multiplied = {
+        r for v, roots in enumerate(reads) if of_backward[v] and program.kind[v] is Kind.EXTERN for r in roots
+    }
+    return [
+        kind is Kind.REDUCTION
+        and of_backward[v]
+        and only_cast[v]
+        and len(reads[v]) == 1
+        and all(of_backward[r] and r in multiplied for r in reads[v])
+        for v, kind in enumerate(program.kind)
+    ]
+
+
+def _with_casts(program: Program, chosen: list[bool]) -> list[bool]:
+    """Those chosen, and what is nothing but one of them in another type or shape."""
+    found = list(chosen)
+    for v, inputs in enumerate(program.inputs):
+        found[v] |= _is_made_of_one(program, v) and any(found[u] for u in inputs)
+    return found
 
 
 def _freed_by(program: Program) -> tuple[list[int], list[int]]:

@@ -9,7 +9,8 @@ from types import SimpleNamespace
 import pytest
 
 from bench import pages, ranking
-from bench.ranking import extra_ms, format_cases, rank_correlation, summarise
+from bench.ranking import extra_ms, format_cases, rank_correlation, spread_over_time, summarise
+from rematpass.plan_types import CurvePoint
 
 
 def case_of(name, **correlations):
@@ -46,7 +47,14 @@ def test_the_summary_counts_what_reaches_the_wanted_value():
     assert text.splitlines()[1].split()[:4] == ["a", "roofline", "3", "0.960"]
 
 
-@pytest.mark.parametrize("line", [["--cases", "nothing"], ["--points", "2"], ["--rounds", "1"]], ids=" ".join)
+def test_plans_are_spread_over_time():
+    seconds = (0.0, 0.1, 0.2, 0.3, 2.9, 6.0)
+    points = [CurvePoint(9 - i, extra, 0.0, 0.0, 0.0) for i, extra in enumerate(seconds)]
+    assert [p.peak_bytes for p in spread_over_time(points, 3)] == [9, 5, 4]
+    assert spread_over_time(points, 6) == points
+
+
+@pytest.mark.parametrize("line", [["--cases", "nothing"], ["--points", "2"], ["--rounds", "1"], ["--spread", "x"]], ids=" ".join)
 def test_a_wrong_command_is_refused_before_anything_runs(line, capsys):
     with pytest.raises(SystemExit):
         ranking.parse_arguments(line)

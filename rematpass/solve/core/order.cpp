@@ -103,6 +103,7 @@ public:
         const int count = backward.size();
         is_written_.assign(count, false);
         left_.assign(count, 0);
+        others_ = left_;
         link();
         std::vector<char> is_returned(program.count, false);
         for (int v : program.backward_outputs) is_returned[program.root[v]] = true;
@@ -173,6 +174,7 @@ private:
             for (int root : roots) {
                 roots_.append(root);
                 ++left_[root];
+                if (!may_join(i)) ++others_[root];
             }
             roots_.close();
             if (program_.kind[op] == PART && first >= 0) parts.emplace_back(first, i);
@@ -189,6 +191,7 @@ private:
             const int now = pending.back();
             pending.pop_back();
             if (is_written_[now]) continue;
+            if (is_joined(now)) write_sums([](int) { return true; });
             std::vector<int> group{now};
             group.insert(group.end(), parts_[now].begin(), parts_[now].end());
             for (int execution : group) {
@@ -198,21 +201,52 @@ private:
             for (int execution : group) {
                 const Slice<int> readers = readers_[execution];
                 for (int k = readers.size() - 1; k >= 0; --k) {
-                    if (should_hurry(readers[k])) pending.push_back(readers[k]);
+                    if (may_join(readers[k])) {
+                        if (is_ready(readers[k])) sums_.push_back(readers[k]);
+                    } else if (should_hurry(readers[k])) {
+                        pending.push_back(readers[k]);
+                    }
                 }
-                for (int root : roots_[execution]) --left_[root];
+                for (int root : roots_[execution]) {
+                    --left_[root];
+                    if (!may_join(execution)) --others_[root];
+                }
             }
+            write_sums([&](int sum) { return !others_[roots_[sum][0]]; });
         }
+    }
+
+    // Sums that wait, in the given order: all are over a result that was written.
+    template <typename Over>
+    void write_sums(const Over& is_over) {
+        std::vector<int> ending, waiting;
+        for (int sum : sums_) {
+            if (!is_written_[sum]) (is_over(sum) ? ending : waiting).push_back(sum);
+        }
+        sums_ = std::move(waiting);
+        std::sort(ending.begin(), ending.end());
+        for (int sum : ending) write(sum);
+    }
+
+    bool may_join(int i) const { return program_.may_join[backward_[i]]; }
+
+    // Whether waiting sums run beside `i`, in one call.
+    bool is_joined(int i) const {
+        const signed char kind = program_.kind[backward_[i]];
+        return (kind == POINTWISE || kind == REDUCTION) && !may_join(i);
+    }
+
+    bool is_ready(int i) const {
+        const Slice<int> reads = reads_[i];
+        return !is_written_[i] && std::all_of(reads.begin(), reads.end(), [&](int u) { return is_written_[u]; });
     }
 
     // Whether all it reads is there and running it frees at least what it allocates, nothing fixed in between.
     bool should_hurry(int i) const {
         const int op = backward_[i];
         if (!barriers_.empty() && i > barriers_.back()) return false;
-        if (is_written_[i] || program_.is_fixed[op] || program_.is_late[op]) return false;
-        for (int u : reads_[i]) {
-            if (!is_written_[u]) return false;
-        }
+        if (program_.is_fixed[op] || program_.is_late[op]) return false;
+        if (!is_ready(i)) return false;
         Int freed = 0;
         for (int root : roots_[i]) freed += left_[root] == 1 ? freed_[root] : 0;
         return freed >= program_.size_bytes[op];
@@ -221,7 +255,8 @@ private:
     const Program& program_;
     const Slice<int> backward_;
     Rows<int> reads_, readers_, roots_, parts_;
-    std::vector<int> left_;  // per execution, how many have yet to read its storage
+    std::vector<int> left_, others_;  // per execution, how many have yet to read its storage; less sums that wait
+    std::vector<int> sums_;           // that wait
     std::vector<Int> freed_;
     std::vector<char> is_written_;
     std::vector<int> barriers_;

@@ -72,6 +72,7 @@ Program read_program(const py::object& from) {
     program.is_anchor = column<char>(from.attr("urgency"), "is_anchor");
     program.is_late = column<char>(from.attr("urgency"), "is_late");
     program.may_wait = column<char>(from.attr("urgency"), "may_wait");
+    program.may_join = column<char>(from.attr("urgency"), "may_join");
     program.from_inputs = column<char>(from, "from_inputs");
     program.inputs = rows<int>(from, "inputs");
     program.access = read_access(from, program.inputs);
