@@ -54,7 +54,9 @@ def test_plans_are_spread_over_time():
     assert spread_over_time(points, 6) == points
 
 
-@pytest.mark.parametrize("line", [["--cases", "nothing"], ["--points", "2"], ["--rounds", "1"], ["--spread", "x"]], ids=" ".join)
+@pytest.mark.parametrize(
+    "line", [["--cases", "nothing"], ["--points", "2"], ["--rounds", "1"], ["--spread", "x"]], ids=" ".join
+)
 def test_a_wrong_command_is_refused_before_anything_runs(line, capsys):
     with pytest.raises(SystemExit):
         ranking.parse_arguments(line)
