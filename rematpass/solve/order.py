@@ -65,8 +65,8 @@ def tidy_backward(program: Program, schedule: Schedule) -> Schedule:
     runs right before. So a value is computed again when its reader is next, not when its stage begins, and the gradient
     of a weight, which sets an activation free, goes before that of the activation, which is yet another. Gradients
     larger than all they are made from wait for the end: nobody but the optimizer reads them. An execution all of whose
-    inputs are there runs at once if, as their last reader, it frees what it allocates. Nothing moves past what has
-    effects.
+    inputs are there runs at once if, as their last reader, it frees what it allocates. Sums of what products read run
+    beside the next generated kernel, or after all else that reads it. Nothing moves past what has effects.
     """
     return Schedule(schedule.forward, program.core.tidy_backward(schedule.backward))
 
