@@ -161,7 +161,8 @@ def simulate(kernels: list[Kernel], *groups: Sequence[Kernel]) -> int:
         def has_place(kernel: Kernel, others: list[Kernel], start: int = start, here: Any = here) -> bool:
             donors = [kernels[int(name.removeprefix("buf"))] for name in kernel.reads]
             dying = [d for d in donors if last[d.order] == start and d.size == kernel.size]
-            if any(not is_inside[d.order] and not any(d.written in k.reads for k in others) for d in dying):
+            dying = [d for d in dying if not any(d.written in k.reads for k in others)]
+            if any(not is_inside[d.order] for d in dying):
                 return True
             passing = [d for d in dying if is_inside[d.order]]
             return any(has_place(d, [k for k in here if k is not d]) for d in passing)

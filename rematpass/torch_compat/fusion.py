@@ -208,8 +208,9 @@ class _FusionGuard:
     def _heirs_of_all(self, nodes: Sequence[Any], inside: set[str], low: int) -> set[_Heir]:
         """The same where `nodes` run as one: no result takes the place of what is read besides, or after them.
 
-        What is written in the place of a result that is not stored lies where that would have lain; not where sums
-        part the loops that make and read it: then it has a buffer of its own for a row (`_loops_together`).
+        What is written in the place of a result that is not stored lies where that would have lain, if no other of the
+        kernels reads that; not where sums part the loops that make and read it: then it has a buffer of its own for a
+        row (`_loops_together`).
         """
         passes = not any(node.is_reduction() and node.get_device().type == "cpu" for node in nodes)
         own = {node.get_name() for node in nodes}
@@ -218,11 +219,11 @@ class _FusionGuard:
             return any(n.min_order >= low and n.get_name() not in own for n in self._readers.get(name, ()))
 
         def has_place(node: Any, result: str, others: Iterable[Any]) -> bool:
-            dying = self._taken.get((node.min_order, result), ())
-            blocked = inside.union(*(self._read[n.get_name()] for n in others), filter(is_read_between, dying))
+            is_read = set[str]().union(*(self._read[n.get_name()] for n in others))
+            dying = set(self._taken.get((node.min_order, result), ())) - is_read
             makers = ((n, name) for n in nodes for name in inside.intersection(self._written[n.get_name()], dying))
             is_passed_on = passes and any(has_place(n, name, [o for o in nodes if o is not n]) for n, name in makers)
-            return not blocked.issuperset(dying) or is_passed_on
+            return not inside.union(filter(is_read_between, dying)).issuperset(dying) or is_passed_on
 
         found: set[_Heir] = set()
         for node in nodes:

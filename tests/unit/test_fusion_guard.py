@@ -118,6 +118,18 @@ def test_a_result_takes_no_place_that_the_other_still_reads():
     assert allows(12, kernels[1], kernels[2])
 
 
+def test_a_place_is_not_passed_on_to_one_of_two_readers():
+    """Kernel 1 writes over what 0 wrote, 3 over that; as one with 2, which reads it, too, 3 cannot."""
+    kernels = make_kernels([([], 4), ([0], 4), ([1], 4), ([1], 4), ([2, 3], 1)])
+    assert simulate(kernels) == 9
+    assert simulate(kernels, kernels[1:4]) == 12
+    scheduler, first = kernels[0].scheduler, tuple(kernels[1:3])
+    scheduler.name_to_fused_node.update(dict.fromkeys(("op1", "op2"), Fused(first)))
+    for room, may in ((11, False), (12, True)):
+        with guard_of(kernels, room) as guard:
+            assert guard.allows(scheduler, Fused(first), kernels[3]) == may
+
+
 def test_a_result_takes_no_place_that_is_read_between():
     """Kernel 4 would write over what 2 wrote; run with 2, it comes before 3, which reads that."""
     kernels = make_kernels([([], 2), ([], 1), ([0], 1), ([2], 1), ([2], 1), ([], 1)])
