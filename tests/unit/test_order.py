@@ -137,51 +137,41 @@ def test_the_forward_is_in_the_given_order_and_has_no_backward_only_value(is_res
     assert not any(program.is_backward[v] or not program.in_forward[v] for v in forward)
 
 
-def two_products(*, summed_bytes=4):
-    """A gradient g that two products and a sum read, the second product's result read by a kernel, then another."""
+def summed():
+    """A gradient that a product along the layers and a sum read; what was made of it in a builder."""
     b = Builder()
     x = b.given(8)
     v = b.add(EXTERN, x, size=8, ns=1)
     g = b.add(EXTERN, b.tangent(8), v, size=64)
     along = b.add(EXTERN, g, x, size=64)
-    weight = b.add(EXTERN, g, v, size=8)
-    total = b.add(REDUCTION, g, size=summed_bytes)
-    shown = b.add(VIEW, total)
-    next_ = b.add(POINTWISE, along, size=64)
-    last = b.add(EXTERN, next_, x, size=8)
-    return b.finish([v], [weight, shown, last]), (g, along, weight, total, shown, next_, last)
+    total = b.add(REDUCTION, g, size=4)
+    return b, (x, v, g, along, total)
 
 
 def tidied(program):
-    return tidy_backward(program, order_backward(program, ()).schedule).backward
+    backward = tidy_backward(program, order_backward(program, ()).schedule).backward
+    return [op for op in backward if program.is_backward[op]]
 
 
 def test_the_sum_of_a_gradient_runs_beside_the_next_kernel():
-    program, (g, along, weight, total, shown, next_, last) = two_products()
+    b, (x, v, g, along, total) = summed()
+    shown = b.add(VIEW, total)
+    weight = b.add(EXTERN, g, v, size=8)
+    kernel = b.add(POINTWISE, along, size=64)
+    last = b.add(EXTERN, kernel, x, size=8)
+    program = b.finish([v], [weight, shown, last])
     assert program.urgency.may_join[total]
-    assert [v for v in tidied(program) if program.is_backward[v]] == [g, weight, along, total, shown, next_, last]
+    assert tidied(program) == [g, weight, along, total, shown, kernel, last]
 
 
 def test_a_sum_does_not_wait_beyond_what_reads_its_gradient_last():
-    b = Builder()
-    x = b.given(8)
-    v = b.add(EXTERN, x, size=8, ns=1)
-    g = b.add(EXTERN, b.tangent(8), v, size=64)
-    along = b.add(EXTERN, g, x, size=64)
-    total = b.add(REDUCTION, g, size=4)
+    b, (x, v, g, along, total) = summed()
     other = b.add(EXTERN, along, x, size=64)
     last = b.add(POINTWISE, other, size=8)
-    program = b.finish([v], [total, last])
-    assert [op for op in tidied(program) if program.is_backward[op]] == [g, along, total, other, last]
+    assert tidied(b.finish([v], [total, last])) == [g, along, total, other, last]
 
 
 def test_a_sum_runs_before_a_kernel_that_may_write_over_its_gradient():
-    b = Builder()
-    x = b.given(8)
-    v = b.add(EXTERN, x, size=8, ns=1)
-    g = b.add(EXTERN, b.tangent(8), v, size=64)
-    along = b.add(EXTERN, g, x, size=64)
-    total = b.add(REDUCTION, g, size=4)
+    b, (_, v, g, along, total) = summed()
     last = b.add(POINTWISE, g, along, size=64)
-    program = b.finish([v], [total, last])
-    assert [op for op in tidied(program) if program.is_backward[op]] == [g, along, total, last]
+    assert tidied(b.finish([v], [total, last])) == [g, along, total, last]
