@@ -69,7 +69,8 @@ def _joining(program: Program, only_cast: list[bool]) -> list[bool]:
     of_backward = [
         is_backward and kind not in _UNPAID for is_backward, kind in zip(program.is_backward, program.kind, strict=True)
     ]
-    if any(is_fixed and own for is_fixed, own in zip(program.is_fixed, of_backward, strict=True)):
+    runs_there = (own or not first for own, first in zip(of_backward, program.in_forward, strict=True))
+    if any(fixed and there for fixed, there in zip(program.is_fixed, runs_there, strict=True)):
         return [False] * len(program)  # nothing moves past what has effects
     reads = [{program.root[u] for u in inputs} for inputs in program.inputs]
     multiplied = {
