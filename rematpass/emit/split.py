@@ -13,7 +13,7 @@ from torch import fx
 
 from .. import torch_compat
 from ..graph.capture import JointProgram
-from ..graph.op_traits import base_name, is_place_of_largest, is_pointwise, is_unrolled
+from ..graph.op_traits import base_name, is_largest, is_pointwise, is_unrolled
 from ..graph.words import words
 from ..solve.liveness import find_put_off, kept_values
 from ..solve.program import Decision, Kind, Program
@@ -70,8 +70,9 @@ def _held_roots(program: Program) -> set[int]:
 def _stored_in_place(joint: JointProgram, program: Program, decision: Decision) -> _Marked:
     """What Inductor would put off or lay out otherwise (`find_put_off`), and what it fuses.
 
-    That is sums of few elements, and where maxima lie in their windows. These take little memory, and what they are
-    made from would live on until it is read there. So would it of what running sums ask for (`find_asked_for`).
+    That is sums of few elements, maxima of windows, and where in these they lie. These take little memory, and what
+    they are made from would live on until it is read there. So would it of what running sums ask for
+    (`find_asked_for`).
     """
     values, positions = find_put_off(program, decision.schedule)
     schedule = decision.schedule
@@ -82,7 +83,7 @@ def _stored_in_place(joint: JointProgram, program: Program, decision: Decision) 
 
 def _would_be_fused(node: fx.Node, kind: Kind) -> bool:
     """Whether Inductor computes in readers, whatever they are, what the program has in memory."""
-    return is_place_of_largest(node) or (kind is Kind.REDUCTION and (is_unrolled(node) or is_pointwise(node)))
+    return is_largest(node) or (kind is Kind.REDUCTION and (is_unrolled(node) or is_pointwise(node)))
 
 
 def _kept_order(program: Program, decision: Decision) -> tuple[int, ...]:

@@ -178,13 +178,14 @@ def is_pointwise(node: fx.Node) -> bool:
     return node.op == "call_function" and kind_of(node) is Kind.POINTWISE
 
 
-def is_place_of_largest(node: fx.Node) -> bool:
-    """Whether the node is where in its window each maximum lies, a byte for each.
+def is_largest(node: fx.Node) -> bool:
+    """Whether the node is the maxima of windows, or where in its window each lies, a byte for each.
 
-    Inductor (`_low_memory_max_pool_with_offsets` in torch/_inductor/lowering.py, 2.11 to 2.15) finds it where it is
-    read, out of all that the windows see: the image of a U-Net stood until the gradient, 3 % above its smallest plan.
+    Inductor (`_low_memory_max_pool_with_offsets` in torch/_inductor/lowering.py, 2.11 to 2.15) finds both where they
+    are read, out of all that the windows see: the image of a U-Net stood until the gradient, 3 % above its smallest
+    plan for the places, 1 % for the maxima.
     """
-    source = node.args[0] if node.target is operator.getitem and node.args[1] == 1 else None
+    source = node.args[0] if node.target is operator.getitem else None
     return isinstance(source, fx.Node) and base_name(source.target) == "_low_memory_max_pool_with_offsets"
 
 
