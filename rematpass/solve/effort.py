@@ -43,7 +43,7 @@ class Work:
 
     def __init__(self, effort: Effort) -> None:
         self._seconds = effort.seconds
-        self._ops = 0
+        self._ops = self._ends_ops = 0
         self.is_complete = True
 
     def add(self, ops: int) -> None:
@@ -70,4 +70,7 @@ class Work:
 
     def spend_on_ends(self, ops: int) -> bool:
         """As `spend`, on a smaller smallest peak."""
-        return self._ops + ops < ENDS_SECONDS * WORK_PER_SECOND and self.spend(ops, ENDS_SHARE)
+        if self._ends_ops + ops >= ENDS_SECONDS * WORK_PER_SECOND or not self.spend(ops, ENDS_SHARE):
+            return False
+        self._ends_ops += ops
+        return True

@@ -1,8 +1,8 @@
 """Plans at falling peaks, each made from the one before by local search.
 
 In: a `Program`, the ends of its curve, a way to look up the listed plan for a peak. Out: `Ladder`: the two neighbouring
-plans around a budget; `squeeze`: a smaller smallest peak. Never looks at a budget: where the rungs are and which plan
-stands there depends on the program alone.
+plans around a budget. Never looks at a budget: where the rungs are and which plan stands there depends on the program
+alone.
 
 The chain programme sees stages, and memory that one of them leaves it cannot give to another; the closure of the whole
 graph sees every value, but one moment. The local search sees single values and every moment, but needs a plan to start
@@ -14,13 +14,12 @@ the time it saved on more memory.
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable
 
-from .descent import Box, FrontierPoint
-from .order import drop_unread, make_decision
-from .program import Decision, Program
+from .descent import Box, Evaluate, FrontierPoint
+from .program import Program
 from .repair import LocalSearch
+from .squeeze import ROUND_WORK, Spend, fit, without_unread
 
 # Rungs from the fastest plan to the smallest peak of the lists. On six models at nine budgets each, 5 cost 0.4 % of the
 # step on average, 12 gain nothing and take a fifth longer (2026-11).
@@ -51,17 +50,7 @@ HALVINGS = 4
 PATIENCE = 12
 MORE_PATIENCE = 6
 MOST_PATIENCE = 24
-# A round takes about as long as simulating so many plans.
-ROUND_WORK = 1
-# Shares by which the smallest peak is lowered, the first and the last worth trying, and rounds for each. A last share
-# of 0.01 with 20 rounds gains 1 to 2 % of the peak on five of ten models and takes twice as long (2026-11).
-FIRST_SQUEEZE = 0.08
-LAST_SQUEEZE = 0.02
-SQUEEZE_ROUNDS = 12
-
 PlanAt = Callable[[int], FrontierPoint]
-Evaluate = Callable[[Decision], FrontierPoint | None]
-Spend = Callable[[int], bool]
 
 
 class Ladder:
@@ -104,13 +93,15 @@ class Ladder:
         self._between: dict[tuple[int, int, int], FrontierPoint | None] = {}
 
     def around(self, budget_bytes: int) -> list[tuple[int, Box]]:
-        """The slowest plan that does not fit and the fastest that does; `budget_bytes` lies between the ends.
+        """The slowest plan that does not fit and the fastest that does; the budget is below the fastest plan.
 
         Returns:
             Boxes, the later ones narrower, and for each a peak below which nothing made from it may be taken: there
-            another budget has not seen that box.
+            another budget has not seen that box. None below the last rung.
         """
-        place = next(i for i, target in enumerate(self._targets) if target <= budget_bytes)
+        place = next((i for i, target in enumerate(self._targets) if target <= budget_bytes), None)
+        if place is None:
+            return []
         while self.rung(place - 1).peak_bytes <= budget_bytes:
             place -= 1
         return self._halve(Box(self.rung(place - 1), self.rung(place)), budget_bytes)
@@ -178,7 +169,7 @@ class Ladder:
             listed = self._search(target_bytes, [self._plan_at(target_bytes)], enough_ns)
             best = min(best, listed, key=lambda search: search.best_ns)
         plan = best.best()
-        found = None if plan is None else self._evaluate(_without_unread(self._program, plan))
+        found = None if plan is None else self._evaluate(without_unread(self._program, plan))
         if found is not None and found.extra_ns < above.extra_ns:
             found = self._lower(found, above.extra_ns)
         # Below the last rung no budget is kept, so no plan may be named.
@@ -190,7 +181,7 @@ class Ladder:
         """A search from each start until it fits; the best of them goes on and is returned."""
         searches = [LocalSearch(self._program, p.decision, target_bytes, enough_ns) for p in starts]
         for search in searches:
-            _fit(search, FIT_ROUNDS, self._spend)
+            fit(search, FIT_ROUNDS, self._spend)
         best = min(searches, key=lambda search: search.best_ns)
         _speed_up(best, self._spend)
         return best
@@ -200,47 +191,11 @@ class Ladder:
         search = LocalSearch(self._program, point.decision, self._targets[-1], least_ns)
         for _ in range(FIT_ROUNDS):
             if search.present_ns >= least_ns:
-                return self._evaluate(_without_unread(self._program, search.present()))
+                return self._evaluate(without_unread(self._program, search.present()))
             if not self._spend(ROUND_WORK * len(search.program)):
                 return None
             search.step()
         return None
-
-
-def squeeze(
-    program: Program, start: FrontierPoint, lower_bytes: int, evaluate: Evaluate, spend: Spend
-) -> list[FrontierPoint]:
-    """`start` and plans with smaller and smaller peaks, none of them faster than the one before.
-
-    Args:
-        program: what is planned.
-        start: the smallest peak known.
-        lower_bytes: no plan has a smaller peak.
-        evaluate: as for `Ladder`.
-        spend: as for `Ladder`.
-    """
-    found, share = [start], FIRST_SQUEEZE
-    while share >= LAST_SQUEEZE:
-        last = found[-1]
-        target = last.peak_bytes - max(1, int((last.peak_bytes - program.static_bytes) * share))
-        search = LocalSearch(program, last.decision, target, last.extra_ns)
-        if target >= lower_bytes:
-            _fit(search, SQUEEZE_ROUNDS, spend)
-        plan = search.best()
-        point = None if plan is None else evaluate(_without_unread(program, plan))
-        if point is None or point.peak_bytes > target or point.extra_ns < last.extra_ns:
-            share /= 2
-        else:
-            found.append(point)
-    return found
-
-
-def _fit(search: LocalSearch, rounds: int, spend: Spend) -> None:
-    """Rounds until a plan fits."""
-    for _ in range(rounds):
-        if search.best_ns < math.inf or not spend(ROUND_WORK * len(search.program)):
-            return
-        search.step()
 
 
 def _speed_up(search: LocalSearch, spend: Spend) -> None:
@@ -254,7 +209,3 @@ def _speed_up(search: LocalSearch, spend: Spend) -> None:
             idle, patience = 0, min(patience + MORE_PATIENCE, MOST_PATIENCE)
         else:
             idle += 1
-
-
-def _without_unread(program: Program, decision: Decision) -> Decision:
-    return make_decision(program, drop_unread(program, decision.schedule))

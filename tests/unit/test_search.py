@@ -15,10 +15,10 @@ from rematpass.solve import effort, search
 from rematpass.solve.bound import values_of, whole_problem
 from rematpass.solve.closure import sweep_closures
 from rematpass.solve.effort import Effort
-from rematpass.solve.ladder import squeeze
 from rematpass.solve.liveness import find_peak, simulate
 from rematpass.solve.order import drop_unread, order_backward
 from rematpass.solve.search import Frontier
+from rematpass.solve.squeeze import Squeeze
 from rematpass.solve.stages import find_stages
 from tests.naive_simulator import naive_timeline
 from tests.programs import EXTERN, PART, POINTWISE, REDUCTION, Builder, Layer, densely_joined, layered
@@ -42,13 +42,16 @@ def test_a_smaller_peak_is_looked_for_a_few_times(size):
         rounds.append(ops)
         return len(rounds) < 1000
 
-    assert squeeze(program, start, 0, lambda decision: start, spend) == [start]
-    assert len(rounds) < 100
+    squeeze = Squeeze(program, [start], 0, lambda decision: start, spend)
+    squeeze.go_on([start])
+    assert squeeze.plans == [start]
+    assert len(rounds) < 300
 
 
 def check_frontier(program):
     """Plans at several budgets: correct, simulated, over no budget, falling in peak and rising in time."""
     frontier = Frontier(program)
+    frontier.choose(0)  # and so it looks for the smallest peaks
     names = [f"v{v}" for v in range(len(program))]
     top, bottom = frontier.fastest.peak_bytes, frontier.smallest.peak_bytes
     budgets = [top - (top - bottom) * i // (BUDGETS - 1) for i in range(BUDGETS)]
@@ -153,10 +156,15 @@ def test_the_plainest_plan_keeps_what_is_made_of_a_comparison_instead_of_it():
 def test_a_smaller_budget_never_gives_a_higher_peak_or_less_time():
     program = layered([Layer()] * 6, is_residual=True)
     frontier = Frontier(program)
-    top, bottom = frontier.fastest.peak_bytes, frontier.smallest.peak_bytes
+    top, quick = frontier.fastest.peak_bytes, frontier.smallest
+    assert frontier.choose(quick.peak_bytes) is quick is frontier.smallest
+    assert frontier.choose(1) is None
+    bottom = frontier.smallest.peak_bytes
+    assert bottom < quick.peak_bytes, "asked for less, it looks again"
     budgets = list(range(top + 50, bottom - 1, -13))
     chosen = [frontier.choose(budget) for budget in budgets]
     assert chosen[0] is frontier.choose(None) is frontier.fastest
+    assert frontier.choose(quick.peak_bytes) is quick
     assert frontier.choose(bottom) is frontier.smallest
     assert frontier.choose(bottom - 1) is None
     assert all(p.peak_bytes <= budget for p, budget in zip(chosen, budgets, strict=True))
