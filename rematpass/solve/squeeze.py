@@ -89,7 +89,8 @@ class Squeeze:
             found = self._lower(start, PATIENT, last)
             lists.append([p for p in found if p.peak_bytes < last.peak_bytes and p.extra_ns >= last.extra_ns])
         if any(lists):
-            self.plans += min([found for found in lists if found], key=_end)
+            lowest = min([found for found in lists if found], key=_end)
+            self.plans += lowest
 
     def _lower(self, start: FrontierPoint, pace: Pace, known: FrontierPoint | None = None) -> list[FrontierPoint]:
         """`start`, then plans of smaller and smaller peaks, none faster than the one before.
