@@ -117,7 +117,7 @@ class Plan(AtOtherSizes):
         budget_bytes: what was asked, None for no limit.
         peak_bytes: highest bytes live in forward or backward: inputs, kept, recomputed, gradients, temporaries.
         fastest_peak_bytes: the peak of the plan with no limit.
-        smallest_peak_bytes: the lowest peak any plan found reaches.
+        smallest_peak_bytes: the lowest peak any plan found reaches; for a budget below it more would have been tried.
         bound_peak_bytes: no plan has a lower peak than this.
         static_bytes: the graph's own inputs (parameters, buffers, batch), part of every peak.
         gradient_bytes: the gradients the backward returns, live at its end.

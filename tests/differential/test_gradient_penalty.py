@@ -4,6 +4,7 @@ import pytest
 import torch
 from torch import nn
 
+from rematpass.check.measure import storage_bytes
 from tests.differential.steps import check_backend, measure_at_smallest
 
 
@@ -23,9 +24,10 @@ class Critic(nn.Module):
 @pytest.mark.usefixtures("zeros_are_computed")
 def test_the_smallest_peak_is_what_is_planned():
     torch.manual_seed(0)
-    measured, budget = measure_at_smallest(Critic(), torch.randn(8, 3, 32, 32))
+    image = torch.randn(8, 3, 32, 32)
+    measured, budget = measure_at_smallest(Critic(), image)
     # The one copy of the image is planned for from the first reader to the last, and is not there all that time.
-    assert budget * 0.95 <= measured <= budget * 1.001
+    assert budget - storage_bytes([image]) <= measured <= budget * 1.001
 
 
 def test_gradients_are_eagers_at_every_budget():

@@ -42,7 +42,7 @@ class Hourglass(nn.Module):
 
 # Which plan is the smallest that is found depends on how fast products are, next to memory.
 @pytest.mark.usefixtures("zeros_are_computed")
-@pytest.mark.parametrize(("flops", "bandwidth"), [(50e9, 13e9), (150e9, 16e9), (160e9, 18e9)])
+@pytest.mark.parametrize(("flops", "bandwidth"), [(50e9, 13e9), (150e9, 16e9)])
 def test_the_smallest_peak_is_what_is_planned(monkeypatch, flops, bandwidth):
     rates = {"flops_per_second": (("float32", flops),), "bandwidth_bytes_per_second": bandwidth}
     processor = dataclasses.replace(device.present_device("cpu"), **rates, link_bytes_per_second=bandwidth)

@@ -110,7 +110,7 @@ def test_gradients_that_are_there_when_it_is_compiled_count_at_once(wide):
     with pytest.raises(rematpass.BudgetTooSmall, match="Gradients of earlier backwards take") as caught:
         compiled(model, budget_at(model, x, 0.0))(x)
     assert caught.value.beside_bytes == held
-    assert caught.value.minimum_bytes == budget_at(model, x, 0.0) + held
+    assert held < caught.value.minimum_bytes <= budget_at(model, x, 0.0) + held
     step = compiled(model, caught.value.minimum_bytes)
     step(x).backward()
     assert total_peak(model, x, lambda: step(x).backward()) <= 1.001 * caught.value.minimum_bytes
