@@ -240,8 +240,9 @@ class Frontier:
     def _go_lower(self) -> None:
         """Look for still smaller peaks, once; plans for budgets that were kept already stay as they are."""
         if self._squeeze is not None and self._other_starts:
-            starts, self._other_starts = map(self._simulate, self._other_starts), []
-            self._squeeze.go_on([*starts])
+            self._squeeze.go_on([self._simulate(start) for start in self._other_starts])
+            self._other_starts.clear()
+            self._lowest = self._squeeze.plans
             self.smallest = self._lowest[-1]
 
     def _listed(self, budget_bytes: int) -> FrontierPoint:
