@@ -13,7 +13,7 @@ from rematpass.solve.order import drop_unread, make_decision, must_keep, order_b
 from rematpass.solve.polish import Polisher
 from rematpass.solve.program import Schedule
 from rematpass.solve.repair import Limits, repair
-from tests.programs import EXTERN, PART, Builder, Layer, layered
+from tests.programs import EXTERN, PART, POINTWISE, Builder, Layer, layered
 from tests.strategies import programs, stacked_programs
 
 QUICK = settings(deadline=None, max_examples=80, derandomize=True)
@@ -197,3 +197,21 @@ def test_repair_says_when_nothing_fits():
     program = layered([Layer()] * 3)
     found = repair(program, smallest_kept(program), program.static_bytes, Limits(30, 30, float("inf")))
     assert (found.decision, found.is_complete) == (None, True)
+
+
+def test_a_result_that_only_its_second_computation_has_readers_for_may_be_left_out_there():
+    """The first is there while it is made, and no earlier: counted from before the step, the core never came back."""
+    builder = Builder()
+    x, other = builder.given(), builder.given()
+    loss = builder.add(POINTWISE, x, size=8, ns=1)
+    both = builder.add(EXTERN, x, ns=10)
+    left, right = (builder.add(PART, both, size=size) for size in (128, 64))
+    first = builder.add(EXTERN, builder.tangent(8), right, size=8, ns=1)
+    second = builder.add(EXTERN, first, left, right, other, size=8, ns=1)
+    program, computed = builder.finish([loss], [second]), [both, left, right]
+    start = make_decision(program, Schedule((loss,), (*computed, first, *computed, second)))
+    polisher = Polisher(program, start)
+    [(peak, saved)] = polisher.steps()
+    plan = polisher.decision(1)
+    assert plan.schedule.backward == (*computed, first, second)
+    assert (peak, saved) == (simulate(program, plan.schedule).peak_bytes, 10)

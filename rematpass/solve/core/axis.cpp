@@ -20,12 +20,15 @@ Axis::Axis(const Program& of, Trace forward, Slice<int> backward) : program(&of)
     runs_at.reserve(ops.size());
     for (int i = 0; i < split; ++i) runs_at.push_back(i);
     for (int i = given; i < second.count(); ++i) {
-        end.push_back(second.end[i] + shift);
+        end.push_back(second.end[i] < 0 ? -1 : second.end[i] + shift);
         runs_at.push_back(second.runs_at[i] + shift);
     }
     for (int g = 0; g < given; ++g) {
         const int i = first.trace.last[second.trace.ops[g]];
         if (i >= 0 && second.end[g] >= 0) end[i] = std::max(end[i], second.end[g] + shift);
+    }
+    for (int i = 0; i < count(); ++i) {
+        if (stored[i]) end[i] = std::max(end[i], i);  // what nobody needs is there for its own moment
     }
     live = live_bytes(of, first);
     const std::vector<Int> later = live_bytes(of, second);
