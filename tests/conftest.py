@@ -7,9 +7,15 @@ import os
 import pytest
 import torch
 from torch._dynamo import guards
+from torch._inductor import config as inductor_config
 from torch._inductor.async_compile import AsyncCompile
 
 from tests.kernels import compile_together
+
+# Every process, and every new cache, would try out anew what the C++ compiler makes of this processor: 2 to 14 seconds.
+# Where it fails at that, tests fail. Processes that tests start inherit it; here the setting was read at the import.
+os.environ["TORCHINDUCTOR_VEC_ISA_OK"] = "1"
+inductor_config.cpp.vec_isa_ok = True
 
 # pytest listens to loggers that hand nothing on. If anyone listens to this one, torch prints every graph that it makes.
 logging.getLogger("torch.__trace").propagate = True
