@@ -24,21 +24,30 @@ def describe_work(joint: JointProgram, facts: Facts, *, is_fusing: bool) -> tupl
     roots = [value.root for value in facts.values]
     reads = [tuple({roots[u]: None for u in value.inputs}) for value in facts.values]
     stored = {side: _stored_for(joint, facts, reads, side) if is_fusing else None for side in (False, True)}
-    work = []
-    for i, value in enumerate(facts.values):
-        here = stored[joint.is_backward[i]]
-        work.append(
-            ValueWork(
-                flops=value.flops,
-                dtype=value.dtype,
-                size_bytes=value.view_bytes,
-                stored_reads_bytes=sum([facts.values[u].view_bytes for u in reads[i] if here is None or here[u]]),
-                is_stored_forward=_lookup(stored[False], i),
-                is_stored_backward=_lookup(stored[True], i),
-                is_free=value.kind in _FREE,
-            )
+    read_backward = {u for i, used in enumerate(reads) if joint.is_backward[i] for u in used}
+    return tuple(
+        ValueWork(
+            flops=value.flops,
+            dtype=value.dtype,
+            size_bytes=value.view_bytes,
+            reads=_read_bytes(facts, i),
+            is_backward=joint.is_backward[i],
+            is_read_backward=i in read_backward,
+            is_stored_forward=_lookup(stored[False], i),
+            is_stored_backward=_lookup(stored[True], i),
+            is_free=value.kind in _FREE,
         )
-    return tuple(work)
+        for i, value in enumerate(facts.values)
+    )
+
+
+def _read_bytes(facts: Facts, i: int) -> tuple[tuple[int, int], ...]:
+    """Whose memory a value reads, and how much of it: of a view what it shows, once where it is expanded."""
+    found: dict[int, int] = {}
+    for u in dict.fromkeys(facts.values[i].inputs):
+        root = facts.values[u].root
+        found[root] = min(facts.values[root].view_bytes, found.get(root, 0) + facts.values[u].view_bytes)
+    return tuple(found.items())
 
 
 def _lookup(stored: list[bool] | None, i: int) -> bool:

@@ -219,10 +219,11 @@ def test_ranks_share_a_file_or_a_folders_name(monkeypatch, book):
 
 
 def test_measured_times_take_the_place_of_the_rooflines():
-    work = [ValueWork(1000, "float32", 8, 8, True, True, is_free) for is_free in (False, False, True)]
-    plain, measured = price_values(work, TOY), price_values(work, TOY, {1: 77, 2: 99})
-    assert measured.run_ns == (plain.run_ns[0], 77, 0)
-    assert measured.again_ns == (plain.again_ns[0], 77, 0)
+    reads = ((0, 8),)
+    work = [ValueWork(1000, "float32", 8, reads, False, True, True, True, is_free) for is_free in (True, False, False)]
+    plain, measured = price_values(work, TOY), price_values(work, TOY, {0: 99, 1: 77})
+    assert measured.run_ns == (0, 77, plain.run_ns[2])
+    assert measured.again_ns == (0, 77, plain.again_ns[2])
 
 
 def test_the_plan_follows_measured_times():

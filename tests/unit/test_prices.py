@@ -1,4 +1,4 @@
-"""The roofline: exact small answers, monotone, whole nanoseconds."""
+"""The roofline, and what computing a value again costs beside keeping it: exact small answers, monotone."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ from hypothesis import strategies as st
 
 from rematpass.cost.device_model import DeviceModel
 from rematpass.cost.prices import roofline_ns
+from rematpass.cost.values import ValueWork, price_values
 
 # One operation a nanosecond in float32, four in bfloat16, two bytes a nanosecond, 100 ns a launch.
 TOY = DeviceModel("toy", (("float32", 1e9), ("bfloat16", 4e9)), 2e9, 100, 1e9, 2**30, "invented")
@@ -47,3 +48,68 @@ def test_more_work_never_costs_less(flops, moved_bytes, more):
 def test_negative_counts_are_a_bug():
     with pytest.raises(AssertionError):
         roofline_ns(flops=-1, moved_bytes=0, dtype="float32", device=TOY, launches=0)
+
+
+# Bytes are all that counts: two a nanosecond.
+SIZE = 1000
+TWO_READS_NS = SIZE
+
+
+def fused(*reads, size=SIZE, is_read_backward=False):
+    """A value of the forward that is computed inside its readers, wherever they are."""
+    return ValueWork(0, "float32", size, tuple((u, SIZE) for u in reads), False, is_read_backward, False, False, False)
+
+
+def stored():
+    """A value of the forward that is kept, without a price of its own: an input."""
+    return ValueWork(0, "float32", SIZE, (), False, True, True, True, True)
+
+
+def again(*work):
+    return price_values(work, TOY).again_ns
+
+
+def test_what_one_tensor_is_made_into_is_free_to_compute_again():
+    """Keeping it costs a write and a read, computing it again one read, however many steps that takes."""
+    assert again(stored(), fused(0), fused(1), fused(2), fused(3, is_read_backward=True)) == (0, 0, 0, 0, 0)
+
+
+def test_what_four_tensors_are_made_into_costs_two_reads_more_than_keeping_it():
+    """The new cell of an LSTM: two gates, a candidate, the old cell. Two reads are what keeping it would have cost."""
+    tensors = [stored()] * 4
+    prices = again(*tensors, fused(0, 1), fused(2, 3), fused(4, 5, is_read_backward=True))
+    assert prices[-1] == 0
+    assert sum(prices) == TWO_READS_NS
+
+
+def test_one_kernel_reads_a_tensor_once():
+    """x * sigmoid(x), written out, and a second tensor: the first is read once, so keeping costs as much."""
+    prices = again(stored(), stored(), fused(0), fused(2), fused(0, 3), fused(4, 1, is_read_backward=True))
+    assert prices == (0,) * 6
+
+
+def test_parts_of_a_tensor_are_read_once_each():
+    halves = ((0, SIZE // 2),)
+    half = ValueWork(0, "float32", SIZE // 2, halves, False, False, False, False, False)
+    whole = fused(1, 2, is_read_backward=True)
+    assert again(stored(), half, half, whole) == (0, 0, 0, 0)
+    assert price_values((stored(), half), TOY).again_ns[1] == SIZE // 4
+
+
+def test_only_what_the_backward_reads_would_be_kept():
+    """Of two values on the way to a third, each costs its read; neither saves the traffic of a value that is kept."""
+    unread = again(stored(), fused(0))
+    assert unread == (0, SIZE // 2)
+    assert again(stored(), fused(0, is_read_backward=True)) == (0, 0)
+
+
+def test_what_is_stored_when_computed_again_saves_nothing_for_others():
+    """A product's operand is written in the forward, too: keeping it is no traffic."""
+    written = ValueWork(0, "float32", SIZE, ((1, SIZE),), False, True, True, True, False)
+    prices = again(stored(), fused(0), written)
+    assert prices == (0, SIZE // 2, SIZE // 2 + 100)
+
+
+def test_a_backward_value_costs_a_launch_where_it_is_stored():
+    made = ValueWork(0, "float32", SIZE, ((0, SIZE),), True, True, False, True, False)
+    assert price_values((stored(), made), TOY).run_ns[1] == SIZE + 100
