@@ -13,9 +13,10 @@ aten = torch.ops.aten
 ROWS, IMAGES = torch.contiguous_format, torch.channels_last
 
 
-def strides_of_stored(function, name: str) -> tuple[int, ...]:
+def strides_of_stored(function, name: str, dtype=torch.float32) -> tuple[int, ...]:
     """The strides noted on the first operator of a name, stored in a graph of images."""
-    graph = make_fx(function, tracing_mode="fake")(torch.empty(2, 3, 4, 5).to(memory_format=IMAGES)).graph
+    images = torch.empty(2, 3, 4, 5, dtype=dtype).to(memory_format=IMAGES)
+    graph = make_fx(function, tracing_mode="fake")(images).graph
     stored = next(node for node in graph.nodes if base_name(node.target) == name)
     stored.meta[STORE_HERE] = True
     lay_out_images(graph)
@@ -73,3 +74,24 @@ def test_a_mean_over_windows_has_a_gradient_that_lies_as_what_it_is_made_of():
         return aten.exp(aten.avg_pool2d_backward(gradient, pooled, [2, 2], [2, 2], [0, 0], False, True, None))
 
     assert strides_of_stored(function, "exp") == torch.empty(2, 6, 8, 10).to(memory_format=IMAGES).stride()
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+@pytest.mark.parametrize("is_scaled", [False, True])
+def test_one_number_everywhere_does_not_decide_how_an_image_lies(is_scaled, dtype):
+    """Torch's fake tensors of half precision let it; what the operator returns lies as the image."""
+
+    def function(x):
+        spread = aten.expand(aten.sum(x), [2, 3, 4, 5])
+        spread = aten.div(spread, 120.0) if is_scaled else spread
+        return aten.maximum(spread, aten.sin(x))
+
+    assert strides_of_stored(function, "maximum", dtype) == (60, 1, 15, 3)
+
+
+def test_one_number_beside_what_has_not_all_dimensions_keeps_the_shape():
+    def function(x):
+        spread = aten.expand(aten.sum(x), [2, 3, 4, 5])
+        return aten.maximum(spread, aten.sum(x, [0, 2, 3], True)), aten.sin(x)
+
+    assert strides_of_stored(function, "maximum", torch.bfloat16) == (60, 20, 5, 1)
