@@ -63,6 +63,22 @@ class Step:
     device: str | None = None
     dtype: object = None
 
+    def __post_init__(self) -> None:
+        """Refuse what is no sequence and no mapping of arguments.
+
+        Raises:
+            OptionError: a tensor or a dict in the place of `args`, a tensor in the place of `kwargs`.
+        """
+        args: object = self.args
+        kwargs: object = self.kwargs
+        if isinstance(args, Mapping):
+            raise OptionError(f"args is a {type(args).__name__}; it must be a tuple or list. Try: kwargs=batch")
+        if not isinstance(args, Sequence):
+            raise OptionError(f"args is a {type(args).__name__}; it must be a tuple or list. Try: args=(x,)")
+        if kwargs is not None and not isinstance(kwargs, Mapping):
+            kind = type(kwargs).__name__
+            raise OptionError(f"kwargs is a {kind}; it must be a dict of keyword arguments. Try: args=(x, y)")
+
 
 def look_at_step(step: Step, options: Options, use: Callable[[JointProgram, Settings], T]) -> T:
     """Trace and differentiate one step as torch.compile would, and hand the joint graph to `use`.

@@ -296,6 +296,20 @@ def test_what_cannot_be_traced_says_where_and_what_to_try():
         rematpass.plan(3, (x,), device="l4")
 
 
+@pytest.mark.parametrize(
+    ("given", "told"),
+    [
+        ((torch.ones(2, 2),), r"args is a Tensor; .*Try: args=\(x,\)"),
+        (({"x": torch.ones(2, 2)},), "args is a dict; .*Try: kwargs=batch"),
+        (((), torch.ones(2, 2)), r"kwargs is a Tensor; .*Try: args=\(x, y\)"),
+    ],
+)
+@pytest.mark.parametrize("ask", [rematpass.plan, rematpass.frontier])
+def test_arguments_that_are_none_are_refused(ask, given, told):
+    with pytest.raises(OptionError, match=told):
+        ask(torch.nn.Linear(2, 2), *given)
+
+
 def test_what_fails_behind_dynamo_is_said_in_its_own_words():
     @torch.library.custom_op("remat_elsewhere::half_done", mutates_args=())
     def half_done(x: torch.Tensor) -> torch.Tensor:
