@@ -207,20 +207,21 @@ def test_means_over_windows_take_what_is_planned(make, end):
 
 @pytest.mark.usefixtures("zeros_are_computed")
 @pytest.mark.parametrize(
-    ("make", "shape"),
+    ("make", "shape", "least"),
     [
-        pytest.param(kept_models.Averages, (8, 4, 64, 64), id="gradients_of_means_stored_for_convolutions"),
-        pytest.param(Scan, (512, 64), id="slices_of_slices"),
+        pytest.param(kept_models.Averages, (8, 4, 64, 64), 0.995, id="gradients_of_means_stored_for_convolutions"),
+        # Inductor fuses a product with a kernel before its place in the plan, where what it alone reads is gone sooner.
+        pytest.param(Scan, (512, 64), 0.92, id="slices_of_slices"),
     ],
 )
-def test_the_plan_is_kept_where_inductor_stores_more(make, shape):
+def test_the_plan_is_kept_where_inductor_stores_more(make, shape, least):
     """Limits of GPUs, and of CPUs in torch 2.11: 8 reads and 30 steps in a fused function; on CPUs now 12 and 50."""
     torch.manual_seed(0)
     model, x = make(), torch.randn(shape)
     limits = {"realize_acc_reads_threshold": 8, "realize_opcount_threshold": 30}
     fastest, _, _ = compiled_step(model, x, "none", **limits)
     plan, _, measured = compiled_step(model, x, fastest.smallest_peak_bytes, **limits)
-    assert plan.peak_bytes * 0.995 <= measured <= plan.peak_bytes * 1.005
+    assert plan.peak_bytes * least <= measured <= plan.peak_bytes * 1.005
 
 
 class Separable(nn.Module):
