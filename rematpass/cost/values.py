@@ -66,7 +66,8 @@ def price_values(
     Keeping a value that the forward would not have stored costs a write and, in the backward, a read; that traffic is
     taken off the price of computing it again, so that `again_ns` is the net cost of choosing recomputation. Only what
     the backward reads itself would be kept, so only that saves traffic; of what it saves more than its own price,
-    what is computed inside it takes the rest, in equal parts. What is computed together reads a tensor once.
+    what is computed inside it takes the rest, in equal parts. What is computed together reads a tensor once, and where
+    that is inside the gradient the largest of its tensors not at all.
 
     Args:
         work: per value, what computing it takes; what it reads comes before it.
@@ -99,8 +100,8 @@ def _reads_again(work: Sequence[ValueWork]) -> list[int]:
 
     What is computed inside several values counts for the last of them. A value that is computed again inside the
     gradient of what it is made from reads one tensor for nothing, the largest: that gradient reads it anyhow, or
-    something as large that is made of it. The masks of a ResNet's first layers, kept to save such a read, cost 9 % of
-    its step (2026-11, on a CPU).
+    something as large that is made of it. A heuristic of ours: without it two masks of a ResNet were kept to save such
+    reads, and its steps were slower (2026-11, on a CPU).
     """
     kernel: dict[int, int] = {}
     unread: dict[tuple[int, int], int] = {}

@@ -121,9 +121,9 @@ def _copy_once(graph: fx.Graph) -> None:
 def _laid_out(node: fx.Node, changed: Changed) -> Any:
     """The result of a node with strides as its inputs have them now.
 
-    One number that is read everywhere does not count: in half precision torch's fake tensors (2.11-2.13) let it decide
-    where it comes first, other than torch itself. The gradient of a mean was stored in rows, out of which an image that
-    lay channels last could not be written over (11 % above a smallest plan; 2026-11).
+    One number that is read everywhere does not count: in half precision torch's fake tensors let it decide where it
+    comes first, other than torch itself (seen in 2.13). The gradient of a mean was stored in rows, out of which an
+    image that lay channels last could not be written over (11 % above a smallest plan; 2026-11).
     """
     own: Any = node.meta.get("val")
     images = _images_read(node)
