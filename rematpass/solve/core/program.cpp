@@ -7,7 +7,8 @@ CombineWays::CombineWays(std::vector<Way> ways) : ways_(std::move(ways)) {
 }
 
 Int CombineWays::operator()(Int inner, Int outer) {
-    auto known = known_.find({inner, outer});
+    const std::uint64_t pair = static_cast<std::uint64_t>(inner) << 32 | static_cast<std::uint64_t>(outer);
+    const auto known = known_.find(pair);
     if (known != known_.end()) return known->second;
     Way way = ways_[inner];
     if (!way.second) return inner;
@@ -24,7 +25,7 @@ Int CombineWays::operator()(Int inner, Int outer) {
     way.second *= more.second;
     auto [found, is_new] = place_.emplace(way, static_cast<Int>(ways_.size()));
     if (is_new) ways_.push_back(std::move(way));
-    known_[{inner, outer}] = found->second;
+    known_[pair] = found->second;
     return found->second;
 }
 

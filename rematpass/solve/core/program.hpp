@@ -4,6 +4,7 @@
 #pragma once
 
 #include <map>
+#include <unordered_map>
 #include <utility>
 #include <vector>
 
@@ -29,7 +30,7 @@ public:
 private:
     std::vector<Way> ways_;
     std::map<Way, Int> place_;
-    std::map<std::pair<Int, Int>, Int> known_;
+    std::unordered_map<std::uint64_t, Int> known_;  // by inner and outer
 };
 
 // Fields as in `Program`; `from_inputs`, `outside`, `needs`, `parts`: its properties of that name.

@@ -1,10 +1,8 @@
 #include "read.hpp"
 
-#include <pybind11/stl.h>
-
 #include <map>
 
-namespace py = pybind11;
+#include "bind.hpp"
 
 namespace remat {
 

@@ -29,6 +29,7 @@ public:
         const int count = trace.count();
         for (int i = 0; i < count; ++i) needed_[i] |= is_final[i];
         count_readers();
+        result_.all.reserve(4 * static_cast<std::size_t>(count));
         result_.first.assign(count, 0);
         result_.last.assign(count, 0);
         is_fused_.assign(count, false);

@@ -6,8 +6,10 @@ namespace remat {
 
 namespace {
 
-bool is_before(const Read& a, const Read& b) { return a.storage != b.storage ? a.storage < b.storage : a.way < b.way; }
-bool is_same(const Read& a, const Read& b) { return a.storage == b.storage && a.way == b.way; }
+const auto is_before = [](const Read& a, const Read& b) {
+    return a.storage != b.storage ? a.storage < b.storage : a.way < b.way;
+};
+const auto is_same = [](const Read& a, const Read& b) { return a.storage == b.storage && a.way == b.way; };
 
 // What is handed over shares storages as it did where it was made.
 void root_given(const Program& program, Trace& trace) {
