@@ -33,9 +33,43 @@ def made_inside(*nodes: Any) -> set[str]:
 
 def _made_by_loops(nodes: Sequence[Any]) -> set[str]:
     own = {name for node in nodes for name in node.get_operation_names()}
-    parts = (part for node in nodes for part in node.get_nodes() if not part.is_reduction())
-    made = (buffer for part in parts for buffer in part.get_outputs())
-    return {buffer.get_name() for buffer in made if all(user.get_name() in own for user in buffer.users)}
+    parts = [part for node in nodes for part in node.get_nodes()]
+    made = (buffer for part in parts if not part.is_reduction() for buffer in part.get_outputs())
+    inside = {buffer.get_name() for buffer in made if all(user.get_name() in own for user in buffer.users)}
+    return inside - _handed_to_later_loops(parts, inside)
+
+
+def _handed_to_later_loops(parts: Sequence[Any], inside: set[str]) -> set[str]:
+    """What a Triton kernel that goes through its rows piece by piece stores though only itself reads it.
+
+    It does so once per sum and once more with the sum known; what was computed in one loop is read from memory in the
+    next (`generate_node_schedule`, `CSEProxy.load`, 2.13). A row that fits at once stays in registers.
+    """
+    sums = [part for part in parts if part.is_reduction()]
+    if not sums or not inside or sums[0].get_device().type == "cpu":
+        return set()
+    loop, found, unknown = 0, set[str](), set[str]()  # unknown: sums of this loop
+    made_in: dict[str, int] = {}
+    for part in parts:
+        if unknown & part.ancestors:
+            loop += 1
+            unknown.clear()
+        found.update(dep.name for dep in part.read_writes.reads if made_in.get(dep.name, loop) < loop)
+        made_in.update((buffer.get_name(), loop) for buffer in part.get_outputs())
+        if part.is_reduction():
+            unknown.add(part.get_name())
+    found &= inside
+    return found if found and not _fits_at_once(parts, sums[0]) else set()
+
+
+def _fits_at_once(parts: Sequence[Any], sums: Any) -> bool:
+    """Whether Triton holds a whole row in registers (`should_use_persistent_reduction`, 2.11-2.15)."""
+    from torch._inductor.codegen.simd_kernel_features import SIMDKernelFeatures
+    from torch._inductor.virtualized import V
+
+    _, (rows, length) = sums.group
+    features = SIMDKernelFeatures(list(parts), rows, length)
+    return bool(V.choices.should_use_persistent_reduction(features, cooperative_reduction=False))
 
 
 def _loops_together(nodes: Sequence[Any]) -> list[Sequence[Any]]:

@@ -79,6 +79,29 @@ def test_loops_of_another_depth_share_no_rows():
     assert scheduled.made_inside(*kernels[:3]) == set()
 
 
+@pytest.mark.parametrize("fits", [True, False])
+def test_what_is_read_with_a_sum_known_is_stored_where_rows_come_in_pieces(fits, monkeypatch):
+    """Kernel 2 sums what 1 wrote, 3 divides it by the sum; what 3 wrote, and 4 read in the same loop, never is."""
+    monkeypatch.setattr(scheduled, "_fits_at_once", lambda parts, sums: fits)
+    kernels = make_kernels([([], 4), ([0], 4), ([1], 1), ([1, 2], 4), ([3], 4)])
+    for kernel in kernels:
+        kernel.get_device = lambda: torch.device("cuda")
+    kernels[2].is_reduction = lambda: True
+    assert scheduled.made_inside(*kernels[1:3]) == set()  # 3 reads it later
+    assert scheduled.made_inside(*kernels[1:5]) == ({"buf1", "buf3"} if fits else {"buf3"})
+    assert scheduled.made_inside(kernels[3], kernels[4]) == {"buf3"}
+
+
+@pytest.mark.parametrize("fits", [True, False])
+def test_what_is_only_summed_is_never_stored(fits, monkeypatch):
+    monkeypatch.setattr(scheduled, "_fits_at_once", lambda parts, sums: fits)
+    kernels = make_kernels([([], 4), ([0], 4), ([1], 1)])
+    for kernel in kernels:
+        kernel.get_device = lambda: torch.device("cuda")
+    kernels[2].is_reduction = lambda: True
+    assert scheduled.made_inside(*kernels[1:3]) == {"buf1"}
+
+
 def test_what_was_handed_on_is_stored_where_loops_of_another_depth_join():
     """Kernels 2 and 3 are one and store nothing between them, until 1 joins, which goes through sums only."""
     kernels = make_kernels([([], 4), ([0], 1), ([0], 4), ([1, 2], 1), ([3], 1)])
