@@ -39,9 +39,8 @@ Axis::Axis(const Program& of, Trace forward, Slice<int> backward) : program(&of)
 // Who reads what, and the computation before each.
 void Axis::link() {
     std::vector<int> last(program->count, -1), of_forward, last_reader(count(), -1);
-    std::vector<std::pair<int, int>> readers, runs;
+    std::vector<std::pair<int, int>> readers;
     before.assign(count(), -1);
-    runs.reserve(count());
     readers.reserve(3 * count());
     reads_.reserve(count(), 3 * count());
     for (int i = 0; i < count(); ++i) {
@@ -54,7 +53,6 @@ void Axis::link() {
             last_reader[last[u]] = i;
         }
         reads_.close();
-        runs.emplace_back(op, i);
         before[i] = last[op];
         last[op] = i;
     }
@@ -70,7 +68,7 @@ void Axis::link() {
     note_outputs(program->forward_outputs, of_forward);
     note_outputs(program->backward_outputs, last);
     readers_ = Rows<int>(readers, count());
-    runs_ = Rows<int>(runs, program->count);
+    last_ = std::move(last);
 }
 
 Slice<int> Axis::reads(int i) const {
@@ -96,9 +94,9 @@ std::vector<int>& Axis::edit_readers(int i) {
 }
 
 int Axis::latest(int op, int moment) const {
-    const Slice<int> runs = runs_[op];
-    const int* after = std::lower_bound(runs.begin(), runs.end(), moment);
-    return after == runs.begin() ? -1 : after[-1];
+    int i = last_[op];
+    while (i >= moment) i = before[i];
+    return i;
 }
 
 std::vector<int> Axis::parts(int i) const {

@@ -47,8 +47,9 @@ private:
 
     void link();
 
-    Rows<int> reads_, readers_, runs_;  // runs: per op, its executions
-    Edits own_reads_, own_readers_;     // of executions that were edited
+    Rows<int> reads_, readers_;
+    Edits own_reads_, own_readers_;  // of executions that were edited
+    std::vector<int> last_;          // per op, its last execution; -1: none
 };
 
 }  // namespace remat
