@@ -63,7 +63,7 @@ def _handed_to_later_loops(parts: Sequence[Any], inside: set[str]) -> set[str]:
 
 
 def _fits_at_once(parts: Sequence[Any], sums: Any) -> bool:
-    """Whether Triton holds a whole row in registers (`should_use_persistent_reduction`, 2.11-2.15)."""
+    """Whether Triton holds a whole row in registers (`should_use_persistent_reduction`, read in 2.13 alone)."""
     from torch._inductor.codegen.simd_kernel_features import SIMDKernelFeatures
     from torch._inductor.virtualized import V
 
