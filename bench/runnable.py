@@ -175,6 +175,22 @@ CASES: dict[str, tuple[Callable[[], nn.Module], Callable[[], Inputs]]] = {
         lambda: varied.GatedConvolutions(64, 6, 64),
         lambda: (torch.randn(2, 1, 2048), torch.randint(0, 64, (2, 2048))),
     ),
+    "windows": (
+        lambda: varied.WindowTransformer(48, layers=3, window=4),
+        lambda: (torch.randn(1, 3, 32, 32), torch.randn(1, 3, 64, 64)),
+    ),
+    "deberta": (
+        lambda: _hugging_face(
+            "DebertaV2ForMaskedLM",
+            **_LANGUAGE,
+            **_DEPTH,
+            max_position_embeddings=256,
+            relative_attention=True,
+            pos_att_type=["p2c", "c2p"],
+            position_buckets=64,
+        ),
+        lambda: (_ids(4, 256), _ids(4, 256)),
+    ),
 }
 """How to build each model, and its inputs."""
 

@@ -153,3 +153,47 @@ class GatedConvolutions(nn.Module):
             total = total + outward(hidden)
             x = x + onward(hidden)
         return F.cross_entropy(self.head(F.relu(total)), targets)
+
+
+class WindowBlock(nn.Module):
+    """Attention within square windows of an image of tokens, normed after it (as in Swin v2)."""
+
+    def __init__(self, width: int, heads: int, window: int) -> None:
+        super().__init__()
+        self.heads, self.window = heads, window
+        self.inner = nn.Linear(width, 3 * width)
+        self.outer = nn.Linear(width, width)
+        self.norms = nn.ModuleList(nn.LayerNorm(width) for _ in range(2))
+        self.feed = nn.Sequential(nn.Linear(width, 2 * width), nn.GELU(), nn.Linear(2 * width, width))
+
+    def forward(self, x: Tensor) -> Tensor:
+        """(batch, side, side, width), in and out."""
+        batch, side, _, width = x.shape
+        count, w = side // self.window, self.window
+        windows = x.view(batch, count, w, count, w, width).transpose(2, 3).reshape(-1, w * w, width)
+        split = self.inner(windows).view(-1, w * w, 3, self.heads, width // self.heads)
+        query, key, value = split.permute(2, 0, 3, 1, 4)
+        scores = F.normalize(query, dim=-1) @ F.normalize(key, dim=-1).transpose(-2, -1)
+        mixed = self.outer((scores.softmax(-1) @ value).transpose(1, 2).flatten(2))
+        mixed = mixed.view(batch, count, count, w, w, width).transpose(2, 3).reshape(x.shape)
+        x = x + self.norms[0](mixed)
+        return x + self.norms[1](self.feed(x))
+
+
+class WindowTransformer(nn.Module):
+    """Window attention between convolutions over tokens shown as an image, enlarged at the end (as in Swin2SR)."""
+
+    def __init__(self, width: int, layers: int, window: int) -> None:
+        super().__init__()
+        self.stem = nn.Conv2d(3, width, 3, padding=1)
+        self.blocks = nn.ModuleList(WindowBlock(width, 2, window) for _ in range(layers))
+        self.between = nn.ModuleList(nn.Conv2d(width, width, 3, padding=1) for _ in range(layers))
+        self.enlarge = nn.Sequential(nn.Conv2d(width, 4 * width, 3, padding=1), nn.PixelShuffle(2))
+        self.last = nn.Conv2d(width, 3, 3, padding=1)
+
+    def forward(self, images: Tensor, targets: Tensor) -> Tensor:
+        """Mean squared error of (batch, 3, side, side) enlarged twice."""
+        x = self.stem(images).permute(0, 2, 3, 1)
+        for block, between in zip(self.blocks, self.between, strict=True):
+            x = x + between(block(x).permute(0, 3, 1, 2)).permute(0, 2, 3, 1)
+        return F.mse_loss(self.last(self.enlarge(x.permute(0, 3, 1, 2))), targets)

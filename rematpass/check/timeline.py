@@ -14,6 +14,7 @@ from ..errors import SplitError
 from ..solve.program import STRAIGHT, Addend, Kind, Program, Schedule, Way, through
 
 _FROM_MEMORY = (Kind.EXTERN, Kind.PART)
+_REDUCED = (Kind.REDUCTION, Kind.PART)
 # What Inductor stores though it could be fused: it has several readers and reads more than this (2.13).
 _MOST_READS_SHARED = 4
 # The longest function that Inductor leaves unstored where it reads one tensor for one reader (2.13).
@@ -200,7 +201,8 @@ class _Half:
             if program.reads_often and any(program.reads_often[self._storages[r].op] for r in storage.readers):
                 most = min(most, 1)
             inner = ({(t, through(first, way)) for t, first in self._storages[s].steps} for s, way in fused)
-            storage.steps = {(i, STRAIGHT), *apart}.union(*inner)
+            tails = ((s, through(STRAIGHT, way)) for s, way in storage.reads if self._has_tail(s, held))
+            storage.steps = {(i, STRAIGHT), *apart, *tails}.union(*inner)
             reads = len(ultimate[i]) + len(storage.outside)
             longest = program.most_operations if is_shared or reads > 1 else max(_LONGEST, program.most_operations)
             is_short = reads + self._count_operations(storage.steps) <= longest
@@ -220,10 +222,21 @@ class _Half:
             return False
         return program.addend[storage.op] is Addend.BY_READERS or kinds <= {Kind.POINTWISE}
 
+    def _has_tail(self, s: int, held: set[int | None]) -> bool:
+        """Whether readers of a storage go on from a reduction that is not stored as it is asked for."""
+        storage, program = self._storages[s], self._program
+        is_reduced = program.kind[storage.op] in _REDUCED and bool(program.operations)
+        if storage.born < 0 or s in held or not is_reduced:
+            return False
+        if {program.kind[self._storages[r].op] for r in storage.readers}.intersection(_FROM_MEMORY):
+            return False
+        return program.operations[storage.op] > 0
+
     def _count_operations(self, steps: set[Load]) -> int:
-        """Steps of a fused function and the scalars in it; what is not pointwise stands for the sum with its bias."""
+        """Steps of a fused function and the scalars in it; what an op returns stands for the sum with its bias."""
         program = self._program
-        found = [(op, way) for i, way in steps if program.kind[op := self._storages[i].op] is Kind.POINTWISE]
+        inside = (Kind.POINTWISE, *_REDUCED)
+        found = [(op, way) for i, way in steps if program.kind[op := self._storages[i].op] in inside]
         sums = len(steps) - len(found)
         own = sum(program.operations[op] for op, _ in found) if program.operations else len(found)
         constants = program.constants or ((),) * len(program)

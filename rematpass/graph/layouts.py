@@ -18,7 +18,7 @@ from torch import fx
 from ..torch_compat import IMAGE_RANK, has_onednn
 from .flops import tensors_in
 from .op_traits import base_name, is_reshape, tensor_at
-from .sizes import concrete, open_sizes
+from .sizes import bytes_of, concrete, open_sizes
 from .words import words
 
 # Inductor's figures: with so many nodes a convolution, layouts do not matter; so many channels are few.
@@ -138,16 +138,40 @@ def relaid_bytes(node: fx.Node) -> int:
 def weight_copy_bytes(node: fx.Node) -> int:
     """Bytes of the copy of its weight that an operator reads: a convolution of images, or the gradient of one.
 
-    Weights of 1 x 1 lie the same way in both layouts.
+    Weights of 1 x 1 lie the same way in both layouts, and those of a model that its user laid out so need no copy.
     """
-    is_gradient = base_name(node.target) == "convolution_backward"
-    if not (is_gradient or is_convolution(node)) or not is_of_images(node):
+    read = convolved(node)
+    if not read or not is_of_images(node):
         return 0
-    position = 2 if is_gradient else 1
-    weight, sizes = tensor_at(node, position), _sizes(node, position)
-    if weight is None or sizes[2] * sizes[3] == 1:
+    weight, sizes = tensor_at(node, len(read)), _sizes(node, len(read))
+    if weight is None or sizes[2] * sizes[3] == 1 or _lies_channels_last(weight):
         return 0
     return math.prod(sizes) * weight.element_size()
+
+
+def follows_channels_last(node: fx.Node) -> bool:
+    """Whether a convolution of images on a GPU, or the gradient of one, is computed channels last unasked.
+
+    It is where its image or its weight lies so, whatever is decided for the graph: tokens shown as an image, models
+    that their user laid out (`cudnn_conv_suggest_memory_format` in `ConvUtils.h`, 2.13). Inductor lays out all it reads
+    for that (`conv_layout`, `convolution_backward_lowering` in kernel/conv.py, 2.13).
+    """
+    read = convolved(node)
+    if not read or not is_of_images(node):
+        return False
+    tensors = (tensor_at(node, position) for position in (len(read) - 1, len(read)))
+    return any(tensor is not None and _lies_channels_last(tensor) for tensor in tensors)
+
+
+def image_copy_bytes(node: fx.Node) -> int:
+    """Bytes of copies of the images in rows that a convolution, or the gradient of one, reads channels last."""
+    tensors = (tensor_at(node, position) for position in range(len(convolved(node))))
+    return sum(bytes_of(t) for t in tensors if t is not None and not t.is_contiguous(memory_format=torch.channels_last))
+
+
+def _lies_channels_last(tensor: torch.Tensor) -> bool:
+    """Whether it does, and not in rows as well, as where it has one channel."""
+    return tensor.is_contiguous(memory_format=torch.channels_last) and not tensor.is_contiguous()
 
 
 def _sizes(node: fx.Node, position: int) -> tuple[int, ...]:

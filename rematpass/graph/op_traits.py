@@ -261,15 +261,19 @@ def _count_casts(node: fx.Node) -> int:
     return sum(dtype != computed for dtype in dtypes.values()) if computed is not torch.bool else 0
 
 
-def constants_in(node: fx.Node) -> tuple[str, ...]:
-    """Scalars in the operator's function, each with the type in which it is a constant of its own, and indices."""
+def constants_in(node: fx.Node, device_type: str) -> tuple[str, ...]:
+    """Scalars in the operator's function, each with the type in which it is a constant of its own, and indices.
+
+    On a GPU what is divided by a number is multiplied by another one (`div_prim` in lowering.py, 2.13).
+    """
     value = node.meta.get("val")
     dtype = value.dtype if isinstance(value, torch.Tensor) else type(value)
     if base_name(node.target) == "slice_scatter":
         ends = _ends_of(node)
         beginning = [f"0 {torch.int64}"] if ends and ends[-1].startswith(_INDEX) else []  # of each step
         return (f"{_INDEX} along {_axis_of(node)}", *ends, *beginning)
-    found = [f"{number} {dtype}" for number in _numbers(node)]
+    is_inverted = base_name(node.target) == "div" and device_type != "cpu"
+    found = [f"{'1 / ' * is_inverted}{number} {dtype}" for number in _numbers(node)]
     if found and base_name(node.target) in _PLACED:
         found[0] = f"{_INDEX} along {_axis_of(node)}"  # the first number is the axis
     if base_name(node.target) in ("select_backward", "slice_backward"):

@@ -29,6 +29,7 @@ from .op_traits import (
     reads_often,
 )
 from .sizes import concrete, storage_bytes
+from .tails import tail_of
 from .workspace import looks_around, workspace_bytes
 
 # CUDA's caching allocator hands out multiples of 512 bytes (c10/cuda/CUDACachingAllocator.cpp, kMinBlockSize).
@@ -100,6 +101,10 @@ class Describer:
         first = next(tensors_in(value), None)
         kind = kind_of(node)
         parts = joined_parts(node, device_type)
+        if kind in (Kind.REDUCTION, Kind.PART):
+            steps, constants = tail_of(node, device_type)
+        else:
+            steps, constants = count_operations(node, parts), constants_in(node, device_type)
         return Called(
             op=base_name(node.target) if is_call else node.op,
             kind=kind,
@@ -113,8 +118,8 @@ class Describer:
             is_scattered=is_scattered(node),
             reads_often=reads_often(node),
             addend=addend_of(node, device_type),
-            operations=count_operations(node, parts),
-            constants=tuple(map(self._number_of, constants_in(node))),
+            operations=steps,
+            constants=tuple(map(self._number_of, constants)),
             is_complex=_is_complex(node),
             parts=parts,
         )

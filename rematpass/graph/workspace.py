@@ -20,7 +20,7 @@ from .convolution import Convolution
 from .demands import is_left_to_torch
 from .flops import tensors_in
 from .gpu_attention import gpu_attention_parts
-from .layouts import convolved, is_dense, is_of_images, weight_copy_bytes
+from .layouts import convolved, follows_channels_last, image_copy_bytes, is_dense, is_of_images, weight_copy_bytes
 from .op_traits import base_name, is_scattered, kind_of, tensor_at
 from .products import copied_factor_bytes, half_factor, half_product_bytes
 from .sizes import bytes_of, concrete, is_row_major
@@ -53,11 +53,22 @@ def workspace_parts(node: fx.Node, device_type: str = "cpu", *, is_relaid: bool 
     if everywhere:
         return (_exactly(everywhere),)
     if device_type != "cpu":
-        size = _turned_bytes(node) + (weight_copy_bytes(node) + _copied_parts(node) if is_relaid else 0)
+        size = _turned_bytes(node) + _relaid_on_gpu_bytes(node, is_relaid=is_relaid)
         return (_exactly(size),) if size else gpu_attention_parts(node)
     if name.startswith("_scaled_dot_product_flash_attention_for_cpu"):
         return _cpu_attention(node, is_backward=name.endswith("backward"))
     return _cpu_parts(node, name, is_relaid=is_relaid)
+
+
+def _relaid_on_gpu_bytes(node: fx.Node, *, is_relaid: bool) -> int:
+    """Bytes of copies that a convolution on a GPU, or the gradient of one, reads channels last.
+
+    Where nobody asked for that, what it is handed lies as it was traced. A network that shows its tokens to
+    convolutions of 64 to 256 channels took 6 % more than planned (2026-11).
+    """
+    if is_relaid:
+        return weight_copy_bytes(node) + _copied_parts(node)
+    return weight_copy_bytes(node) + image_copy_bytes(node) if follows_channels_last(node) else 0
 
 
 def _exactly(size: int) -> Part:

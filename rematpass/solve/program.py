@@ -109,7 +109,8 @@ class Program:
         access: per op and input, how it addresses the storage behind that input, as a place in `ways`. One tensor read
             in two ways counts as two. Empty: all 0.
         ways: how a storage is addressed; at 0 stands element for element, `STRAIGHT`.
-        operations: per op, steps of its function for one element, reads and constants not counted. Empty: 1 each.
+        operations: per op, steps of its function for one element, reads and constants not counted; of a reduction, or
+            one of its results, those with which readers go on from what is stored. Empty: 1 each, none of reductions.
         constants: per op, the scalars in its function, a number for each distinct one; a negative number for one that
             is another wherever the op is addressed otherwise. Empty: none.
         most_operations: a fusing executor stores a pointwise result whose function has more steps, reads and constants.

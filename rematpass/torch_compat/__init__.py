@@ -165,6 +165,7 @@ __all__ = [
     "traced_with",
     "tracing_state",
     "triton_kernel_name",
+    "two_step_variances_below",
     "unrolled_below",
     "upper_bounds",
     "use_modes_of",
@@ -228,6 +229,19 @@ def unrolled_below() -> int:
     from torch._inductor import config
 
     settings: Any = config
+    return int(settings.unroll_reductions_threshold)
+
+
+def two_step_variances_below(device_type: str) -> int:
+    """Up to how many elements Inductor takes variances as means of squares, not in one pass (2.11-2.15).
+
+    On a GPU only those of 16 bits could be so for more; they are converted before as a rule.
+    """
+    from torch._inductor import config
+
+    settings: Any = config
+    if device_type == "cpu":
+        return int(settings.cpp.use_two_step_variance_threshold)
     return int(settings.unroll_reductions_threshold)
 
 

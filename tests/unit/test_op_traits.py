@@ -61,7 +61,7 @@ def test_inputs():
 
 def test_steps_and_constants():
     found = nodes_of(lambda x: torch.cos(x * 2.0 + 3) ** 2 + torch.full_like(x, 2.0))
-    described = {name: (count_operations(node), constants_in(node)) for name, node in found.items()}
+    described = {name: (count_operations(node), constants_in(node, "cpu")) for name, node in found.items()}
     two, three = "2.0 torch.float32", "3 torch.float32"
     assert described["mul"] == (1, (two,))
     assert described["add"] == (1, (three,))
@@ -92,7 +92,7 @@ def test_steps_of_a_scattered_gradient():
     scattered = [n for n in joint.nodes if base_name(n.target) == "select_backward"]
     axis, zero = "index along 0", "0.0 torch.float32"
     expected = [(2, (axis, f"{index} torch.float32", zero)) for index in (1, 2)]
-    assert sorted((count_operations(n), constants_in(n)) for n in scattered) == expected
+    assert sorted((count_operations(n), constants_in(n, "cpu")) for n in scattered) == expected
 
 
 @pytest.mark.parametrize(
@@ -110,7 +110,7 @@ def test_steps_of_a_slice_that_is_put_into_a_tensor(start, end, step, expected):
     """A comparison where it begins or ends inside, one `and` between two, a load and a choice."""
     part = matrix(4, len(range(4)[start:end:step]))
     node = nodes_of(lambda x, part: torch.slice_scatter(x, part, 1, start, end, step), matrix(), part)["slice_scatter"]
-    assert (count_operations(node), constants_in(node)) == expected
+    assert (count_operations(node), constants_in(node, "cpu")) == expected
 
 
 @pytest.mark.parametrize(

@@ -47,8 +47,10 @@ def test_images_take_what_is_seen_to_the_byte(is_backward, is_relaid):
         call, given, returned = gradients(OPTIONS_2D), (gradient, x, weight), x.nbytes + weight.nbytes
     measured = rematpass.measure_peak(lambda: call(*given), device="cpu") - returned
     assert measured > 0
-    copied = weight.nbytes if is_relaid else 0  # Inductor lays the weight out anew
-    assert workspace_bytes(convolution_of(call, *given), is_relaid=is_relaid) == measured + copied
+    assert workspace_bytes(convolution_of(call, *given), is_relaid=is_relaid) == measured
+    if is_relaid:  # Inductor lays out anew a weight in rows
+        given = (*given[:-1], weight.contiguous())
+        assert workspace_bytes(convolution_of(call, *given), is_relaid=True) == measured + weight.nbytes
 
 
 def test_an_operator_is_run_once(monkeypatch):
@@ -114,7 +116,7 @@ def test_convolutions_of_gray_images_take_what_is_seen(read, returned, kernel, d
         (gradients(OPTIONS_2D), given, owned),
     ):
         measured = rematpass.measure_peak(lambda c=call, r=read_by: c(*r), device="cpu") - returned_bytes
-        copied = weight.nbytes if kernel > 1 else 0  # Inductor lays the weight out anew
+        copied = weight.nbytes if kernel > 1 and read == 1 else 0  # what lies both ways counts as laid out anew
         assert workspace_bytes(convolution_of(call, *read_by), is_relaid=True) == measured + copied
 
 

@@ -204,6 +204,13 @@ def test_the_gradient_of_a_pooling_copies_indices_of_images():
     assert predicted(lambda x, index: aten.scatter_add(x, 1, index, x), torch.zeros(8, 64), flat) == 0
 
 
+OPTIONS = [1, 1], [1, 1], [1, 1], False, [0, 0], 1
+
+
+def convolve(image, weight):
+    return aten.convolution(image, weight, None, *OPTIONS)
+
+
 def forward_nodes(*weights, groups=1):
     """Convolutions one after another, of images of 8 x 8."""
 
@@ -255,6 +262,21 @@ class TestWhatAGpuLaysOutChannelsLast:
         node = next(n for n in nodes if "convolution" in str(n.target))
         assert workspace_bytes(node, "cuda", is_relaid=True) == 4 * 128 * 64 * 9
         assert workspace_bytes(node, "cuda") == 0
+
+    def test_what_lies_so_by_itself_makes_the_rest_be_copied(self):
+        """As cuDNN has it, and Inductor for it: tokens shown as an image, a model laid out so by its user."""
+        rows, last = torch.contiguous_format, torch.channels_last
+        image_bytes, weight_bytes = 2 * 6 * 64 * 4, 8 * 6 * 9 * 4
+        copied = {(rows, rows): 0, (last, rows): weight_bytes, (rows, last): image_bytes, (last, last): 0}
+        for (image, weight), expected in copied.items():
+            tensors = torch.empty(2, 6, 8, 8).to(memory_format=image), torch.empty(8, 6, 3, 3).to(memory_format=weight)
+            assert workspace_bytes(convolution_of(convolve, *tensors), "cuda") == expected
+        gradient, image = torch.empty(2, 8, 8, 8), torch.empty(2, 6, 8, 8).to(memory_format=last)
+        given = gradient, image, torch.empty(8, 6, 3, 3)
+        node = convolution_of(
+            lambda *given: aten.convolution_backward(*given, None, *OPTIONS, [True, True, False]), *given
+        )
+        assert workspace_bytes(node, "cuda") == gradient.nbytes + weight_bytes
 
 
 def test_the_gradient_of_sampling_copies_what_it_is_handed():

@@ -64,6 +64,11 @@ struct Program {
     Int operations_of(int op) const { return operations.empty() ? 1 : operations[op]; }
     // Operations and constants.
     Int length(int op) const { return operations_of(op) + (constants.size() ? constants[op].size() : 0); }
+    // The same of what readers still do to what is stored of a reduction, or of one of its results.
+    Int tail_of(int op) const {
+        const bool is_reduced = kind[op] == REDUCTION || kind[op] == PART;
+        return is_reduced && !operations.empty() ? length(op) : 0;
+    }
 };
 
 // What is marked in one pass is forgotten in the next without touching every place.

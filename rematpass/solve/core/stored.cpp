@@ -35,8 +35,10 @@ public:
         is_fused_.assign(count, false);
         is_apart_.assign(count, false);
         is_costly_.assign(count, false);
+        has_tail_.assign(count, false);
         length_.assign(count, 1);
         find_apart();
+        find_tails();
     }
 
     Stored run() {
@@ -78,6 +80,15 @@ private:
         }
     }
 
+    // What readers of a reduction still do to what is stored becomes a part of theirs, unless a mean itself is stored.
+    void find_tails() {
+        for (int i = trace_.given; i < trace_.count(); ++i) {
+            const Int tail = needed_[i] ? 0 : program_.tail_of(trace_.ops[i]);
+            has_tail_[i] = tail > 0;
+            length_[i] += tail;
+        }
+    }
+
     void note_loads(int i) {
         result_.first[i] = static_cast<int>(result_.all.size());
         result_.all.insert(result_.all.end(), loads_.begin(), loads_.end());
@@ -115,7 +126,7 @@ private:
         Int steps = program_.length(op) + outside.size();
         for (const Read& read : reads) {
             const Int self = read.storage;
-            steps += is_fused_[self] ? length_[self] : 1;
+            steps += length_[self];
             add_through(read.way, is_fused_[self] ? result_.loads(read.storage) : Slice<Int>(&self, &self + 1), loads_);
         }
         keep_distinct(loads_);
@@ -165,9 +176,11 @@ private:
             if (program_.constants.size()) {
                 for (Int c : program_.constants[op]) constants.emplace(c, c < 0 ? alone : 0);
             }
+            if (has_tail_[u]) continue;
             for (const Read& read : trace_.reads[u]) {
                 const std::pair<int, Int> found{read.storage, read.way ? program_.combine(read.way, ways) : ways};
-                if (is_fused_[read.storage] && seen.insert(found).second) todo.push_back(found);
+                const bool is_inside = is_fused_[read.storage] || has_tail_[read.storage];
+                if (is_inside && seen.insert(found).second) todo.push_back(found);
             }
         }
         return steps + static_cast<Int>(constants.size());
@@ -176,7 +189,7 @@ private:
     const Program& program_;
     const Trace& trace_;
     const Int width_;
-    std::vector<char> needed_, is_mixed_, is_read_often_, is_fused_, is_apart_, is_costly_;
+    std::vector<char> needed_, is_mixed_, is_read_often_, is_fused_, is_apart_, is_costly_, has_tail_;
     std::vector<int> readers_;
     std::vector<Int> length_;
     Loads loads_;
