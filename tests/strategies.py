@@ -112,6 +112,9 @@ def _forward_op(draw: st.DrawFn, b: Builder, values: list[int]) -> int:
             "operations": draw(st.sampled_from([1, 1, 15, 24])),
             "constants": draw(st.sampled_from([(), (0,), (-1,)])),
         }
+        size = draw(SIZES)
+        flags["elements"] = size // draw(st.sampled_from([1, 1, 2]))
+        return b.add(kind, *inputs, size=size, ns=draw(TIMES), **flags)
     if kind is EXTERN:  # what readers add is one step, whatever the op itself is
         flags["addend"] = draw(st.sampled_from([Addend.BY_OP, *Addend]))
         flags |= {

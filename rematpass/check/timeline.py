@@ -282,8 +282,8 @@ class _Half:
         return len(shapes) <= 1
 
     def _is_as_long(self, storage: _Storage, result: _Storage) -> bool:
-        widths = (1, 2, 4, 8) if self._program.is_drawn[storage.op] else (4,)
-        return 4 * result.size in [width * storage.size for width in widths]
+        elements = self._program.elements or self._program.size_bytes
+        return elements[storage.op] == elements[result.op]
 
     def _find_ends(self, held: set[int | None]) -> None:
         """The last moment each storage is read; a fused result is read when its readers run."""
@@ -309,7 +309,8 @@ class _Half:
         donors = self._read_straight(made, sources)
         for between in donors.intersection(inner):
             others = {s for reader in (made, *inner) if reader != between for s, _ in sources[reader]}
-            donors |= self._read_straight(between, sources) - others
+            size = self._storages[between].size
+            donors |= {s for s in self._read_straight(between, sources) - others if self._storages[s].size == size}
         dying = (s for d in donors if not (s := self._storages[d]).is_fused and not self._is_guarded(s))
         return new.size if any(s.needed_until == new.born and s.size == new.size for s in dying) else 0
 

@@ -6,6 +6,7 @@ Never decides.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 
 from .. import torch_compat
@@ -105,6 +106,7 @@ def build_program(
         most_reads=torch_compat.most_reads(facts.device_type),
         access=tuple(v.access for v in values),
         ways=facts.ways,
+        elements=tuple(math.prod(v.shape) for v in values),
         operations=tuple(v.operations for v in values),
         constants=tuple(v.constants for v in values),
         most_operations=torch_compat.most_operations(facts.device_type),

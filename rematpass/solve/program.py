@@ -87,6 +87,7 @@ class Program:
         inputs: per op, the values it reads.
         root: per op, the op whose storage its value lives in (itself unless VIEW).
         size_bytes: per op, bytes of the storage it allocates (0 for VIEW, SYMBOL and forward INPUT).
+        elements: per op, of its result. Empty: as many as bytes.
         duration_ns: per op, time of running it once more.
         workspace_bytes: per op, scratch while it runs.
         is_backward: per op, depends on a gradient: runs once, in the backward.
@@ -142,6 +143,7 @@ class Program:
     reads_often: tuple[bool, ...] = ()
     access: tuple[tuple[int, ...], ...] = ()
     ways: tuple[Way, ...] = (STRAIGHT,)
+    elements: tuple[int, ...] = ()
     operations: tuple[int, ...] = ()
     constants: tuple[tuple[int, ...], ...] = ()
     most_operations: int = 50
@@ -222,6 +224,7 @@ class Program:
         columns = (
             self.kind,
             self.size_bytes,
+            self.elements or self.size_bytes,
             of_roots,
             self.duration_ns,
             self.workspace_bytes,

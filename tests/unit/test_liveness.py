@@ -233,13 +233,14 @@ def test_without_fusion_nothing_needs_a_mark():
 class TestNeighbours:
     """A result that several read, of an expensive function, so that it is stored, and its readers."""
 
-    def live(self, *, is_between=False, is_elsewhere=False, result_size=160):
+    def live(self, *, is_between=False, is_elsewhere=False, result_size=160, elements=None):
         b = Builder()
-        x = b.add(EXTERN, b.given(160), size=160)
-        shared = b.add(POINTWISE, x, size=160, is_heavy=True)
+        long, short = ({"elements": n} if elements else {} for n in (40, elements))
+        x = b.add(EXTERN, b.given(160), size=160, **long)
+        shared = b.add(POINTWISE, x, size=160, is_heavy=True, **long)
         if is_between:
             b.add(EXTERN, x, size=8)
-        y = b.add(POINTWISE, shared, b.add(POINTWISE, shared, size=160), size=result_size)
+        y = b.add(POINTWISE, shared, b.add(POINTWISE, shared, size=160, **long), size=result_size, **short)
         z = b.add(EXTERN, y, shared if is_elsewhere else y, size=8)
         program = b.finish([z], [], is_fusing=True)
         moments = simulate(program, Schedule(tuple(range(len(program))), ())).forward_bytes
@@ -255,17 +256,23 @@ class TestNeighbours:
     def test_a_kernel_of_another_length_is_another(self):
         assert self.live(result_size=80)[3:] == [240, 88]
 
+    def test_a_result_of_narrower_elements_is_one_with_it_but_takes_no_place(self):
+        """A gradient in float32, long or read by two, that the next kernel alone reads and rounds."""
+        live = self.live(result_size=80, elements=40)
+        assert live == [160, 160, 160, 240, 88]
+        assert self.live(result_size=80, elements=40, is_elsewhere=True)[-1] == 248
+
 
 class TestRandomNumbers:
     """40 numbers of 4 bytes; `mask` has a byte for each."""
 
-    def live(self, *, is_read_twice=False, is_between=False, mask_size=40):
+    def live(self, *, is_read_twice=False, is_between=False, mask_size=40, elements=40):
         b = Builder()
         x = b.add(EXTERN, b.given(160), size=160)
-        drawn = b.add(POINTWISE, b.given(8), size=160, is_drawn=True)
+        drawn = b.add(POINTWISE, b.given(8), size=160, elements=40, is_drawn=True)
         if is_between:
             b.add(EXTERN, x, size=8)
-        mask = b.add(POINTWISE, drawn, x, size=mask_size)
+        mask = b.add(POINTWISE, drawn, x, size=mask_size, elements=elements)
         y = b.add(EXTERN, mask, size=8)
         z = b.add(POINTWISE, drawn, size=160) if is_read_twice else y
         program = b.finish([y, z], [], is_fusing=True)
@@ -283,4 +290,4 @@ class TestRandomNumbers:
         assert self.live(is_between=True)[1:4] == [320, 328, 360]
 
     def test_a_kernel_of_another_length_does_not_draw_them(self):
-        assert self.live(mask_size=20)[1:3] == [320, 340]
+        assert self.live(mask_size=20, elements=20)[1:3] == [320, 340]

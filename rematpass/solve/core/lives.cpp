@@ -91,15 +91,6 @@ bool have_same_loops(const std::vector<Loops>& all) {
     return true;
 }
 
-// Whether a result has as many elements: of 1, 2, 4 or 8 bytes where it is made of random numbers of 4 bytes.
-bool is_as_long(bool is_drawn, Int given_bytes, Int result_bytes) {
-    if (!is_drawn) return given_bytes == result_bytes;
-    for (Int n : {1, 2, 4, 8}) {
-        if (4 * result_bytes == n * given_bytes) return true;
-    }
-    return false;
-}
-
 // Results that only the very next kernel reads, element for element: the two become one, and so do more. Not where one
 // of them reads slices or the like, or what both read of fewer elements they read differently: their loops are others,
 // then.
@@ -139,8 +130,8 @@ private:
         }
         std::vector<Loops> loops{find_loops(program_, fusion.loads(i), half_.size, i)};
         for (int r : readers) loops.push_back(find_loops(program_, fusion.loads(r), half_.size, r));
-        const bool is_drawn = program_.is_drawn[half_.trace.ops[i]];
-        return have_same_loops(loops) && is_as_long(is_drawn, half_.size[i], half_.size[one_[0]]);
+        const auto elements = [&](int r) { return program_.elements_of(half_.trace.ops[r]); };
+        return have_same_loops(loops) && elements(i) == elements(one_[0]);
     }
 
     const Program& program_;
@@ -151,7 +142,7 @@ private:
 
 // Pointwise results in memory, each with the storages it reads last and could write over: never what the caller handed
 // to the backward. Also those that a result of the same kernel could write over, which this one then writes over: what
-// that one alone reads there.
+// that one alone reads there, of its size.
 class Dying {
 public:
     Dying(const Program& program, const Half& half)
@@ -195,7 +186,8 @@ private:
 
     void add_inner(int i, int p, std::vector<int>& dying) const {
         for (int d : straight(half_.fusion.loads(p), width_)) {
-            if (dies(d, i) && !is_read_by_other(d, i, p)) dying.push_back(d);
+            const bool is_as_large = half_.size[d] == half_.size[p];
+            if (is_as_large && dies(d, i) && !is_read_by_other(d, i, p)) dying.push_back(d);
         }
     }
 

@@ -46,6 +46,7 @@ struct Program {
     Rows<int> inputs, access, needs, parts;
     Rows<Int> outside, constants;
     std::vector<Int> operations;  // empty: 1 each
+    std::vector<Int> elements;    // empty: as many as bytes
     std::vector<int> forward_outputs, backward_outputs;
     Int static_bytes = 0, most_operations = 0;
     int most_reads = 0;
@@ -62,6 +63,7 @@ struct Program {
     // Whether no result of its half may be written over it.
     bool is_guarded(int op) const { return is_scatter(op) || (!is_joined.empty() && is_joined[op]); }
     Int operations_of(int op) const { return operations.empty() ? 1 : operations[op]; }
+    Int elements_of(int op) const { return elements.empty() ? size_bytes[op] : elements[op]; }
     // Operations and constants.
     Int length(int op) const { return operations_of(op) + (constants.size() ? constants[op].size() : 0); }
     // The same of what readers still do to what is stored of a reduction, or of one of its results.
