@@ -5,7 +5,8 @@ In: one FX node with fake tensors. Out: bytes. Never counts what the operator re
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import operator
+from collections.abc import Iterator, Sequence
 from typing import Any, cast
 
 import torch
@@ -20,7 +21,15 @@ from .convolution import Convolution
 from .demands import is_left_to_torch
 from .flops import tensors_in
 from .gpu_attention import gpu_attention_parts
-from .layouts import convolved, follows_channels_last, image_copy_bytes, is_dense, is_of_images, weight_copy_bytes
+from .layouts import (
+    convolved,
+    follows_channels_last,
+    image_copy_bytes,
+    is_convolution,
+    is_dense,
+    is_of_images,
+    weight_copy_bytes,
+)
 from .op_traits import base_name, is_scattered, kind_of, tensor_at
 from .products import copied_factor_bytes, half_factor, half_product_bytes
 from .sizes import bytes_of, concrete, is_row_major
@@ -67,7 +76,8 @@ def _relaid_on_gpu_bytes(node: fx.Node, *, is_relaid: bool) -> int:
     convolutions of 64 to 256 channels took 6 % more than planned (2026-11).
     """
     if is_relaid:
-        return weight_copy_bytes(node) + _copied_parts(node)
+        returned = sum(map(bytes_of, tensors_in(node.meta.get("val"))))
+        return weight_copy_bytes(node) + _copied_parts(node) + _turned_over_bytes(node, returned)
     return weight_copy_bytes(node) + image_copy_bytes(node) if follows_channels_last(node) else 0
 
 
@@ -77,15 +87,24 @@ def _exactly(size: int) -> Part:
 
 def _cpu_parts(node: fx.Node, name: str, *, is_relaid: bool) -> tuple[Part, ...]:
     if name in ("convolution", "convolution_backward"):
-        return _cpu_convolution_channels_last(node) if is_relaid and is_of_images(node) else _cpu_convolution(node)
+        if is_relaid and is_of_images(node):
+            return _cpu_convolution_channels_last(node)
+        parts = _cpu_convolution(node)
+        return (*parts, *_turned_over_parts(node, sum(part.bytes for part in parts))) if is_relaid else parts
     if name == "grid_sampler_2d_backward" and is_relaid:
         return (_exactly(bytes_of(tensor_at(node, 0))),)  # a contiguous copy (`GridSamplerKernel.cpp`, 2.13)
     if name in ("scatter_add", "scatter_reduce"):
         copied = _cpu_scatter(node) if is_relaid and name == "scatter_add" else 0
         return (_exactly(copied + (scattered_bytes(node) if is_left_to_torch(node, "cpu") else 0)),)
     seen = None if half_factor(node) is None else _seen(node)
-    own = scratch_on_cpu(node, name) or half_product_bytes(node) or copied_factor_bytes(node)
-    return (seen or _exactly(own),)
+    own = seen or _exactly(scratch_on_cpu(node, name) or half_product_bytes(node) or copied_factor_bytes(node))
+    return (own, *_turned_over_parts(node, own.bytes)) if is_relaid else (own,)
+
+
+def _turned_over_parts(node: fx.Node, own_bytes: int) -> tuple[Part, ...]:
+    """Of what is no convolution of images; none where nothing is copied."""
+    size = _turned_over_bytes(node, own_bytes + sum(map(bytes_of, tensors_in(node.meta.get("val")))))
+    return (_exactly(size),) if size else ()
 
 
 def _seen(node: fx.Node, layout: torch.memory_format = torch.preserve_format) -> Part | None:
@@ -186,9 +205,25 @@ def _cpu_convolution_channels_last(node: fx.Node) -> tuple[Part, ...]:
     if _is_view(folded) and (base_name(node.target) == "convolution" or len(folded.all_input_nodes[0].users) > 1):
         copied += _refolded_bytes(folded)
     own = seen or _exactly(_channels_last_bytes(node, found))
-    # Sums scattered into rows are copied before the operator runs, and go then.
-    before = _scattered_in_rows_bytes(node) - own.bytes - sum(map(bytes_of, tensors_in(node.meta.get("val"))))
-    return _exactly(copied + max(0, before)), own
+    returned = sum(map(bytes_of, tensors_in(node.meta.get("val"))))
+    return _exactly(copied + _turned_over_bytes(node, own.bytes + returned)), own
+
+
+def _turned_over_bytes(node: fx.Node, taken_later: int) -> int:
+    """Bytes of copies of what lies in rows and is read as images, or the other way round.
+
+    They are made before the operator runs and takes so many bytes itself; what nobody reads afterwards is gone by then,
+    so its copy is there in its place.
+    """
+    gone = _scattered_in_rows_bytes(node)
+    beside = 0
+    for base, size in _turned_over(node):
+        # Sums, such as the gradient of a bias, may be put off.
+        are_before = (r is node or (r < node and kind_of(r) is Kind.EXTERN) for r in _readers_of(base))
+        is_last = base.op != "placeholder" and all(are_before)
+        gone += size * is_last
+        beside += size * (not is_last)
+    return beside + max(0, gone - taken_later)
 
 
 def _scattered_in_rows_bytes(node: fx.Node) -> int:
@@ -200,6 +235,57 @@ def _scattered_in_rows_bytes(node: fx.Node) -> int:
     read = enumerate(convolved(node))
     images = [tensor_at(node, position) for position, argument in read if _shows_scattered(argument)]
     return sum(bytes_of(t) for t in images if t is not None and not is_row_major(t.permute(CHANNELS_LAST)))
+
+
+def _turned_over(node: fx.Node) -> Iterator[tuple[fx.Node, int]]:
+    """What an operator has copied into another layout before it reads it through views, and the bytes of the copy.
+
+    Convolutions read frames folded into the batch, features of a linear layer shown as an image, the gradient of an
+    image that was flattened; other operators what a convolution returned and no view of an image shows, flattened. A
+    TimeSformer took 1 % more than its smallest plan, linear layers right behind convolutions 5 to 15 % (2026-11).
+    """
+    if kind_of(node) is not Kind.EXTERN:
+        return
+    read = convolved(node)
+    for shown in read or node.all_input_nodes:
+        base = _base_of(shown)
+        of, into = base.meta.get("val"), shown.meta.get("val")
+        if base is shown or not isinstance(of, torch.Tensor) or not isinstance(into, torch.Tensor):
+            continue
+        if read and is_of_images(node):
+            is_turned = of.ndim != IMAGE_RANK and not is_row_major(into.permute(CHANNELS_LAST))
+        else:  # along one dimension they want rows
+            is_turned = _is_of_convolution(base) and (bool(read) or _is_turned_by(of, into))
+        if is_turned:
+            yield base, bytes_of(into)
+
+
+def _is_of_convolution(node: fx.Node) -> bool:
+    """Whether this is an image that an operator of torch computed, not a kernel that writes it as it is read."""
+    if node.target is operator.getitem and node.args[1] == 0:
+        return base_name(cast("fx.Node", node.args[0]).target) == "convolution_backward" and _is_image(node)
+    return is_convolution(node) and _is_image(node)
+
+
+def _is_image(node: fx.Node) -> bool:
+    value = node.meta.get("val")
+    return isinstance(value, torch.Tensor) and value.ndim == IMAGE_RANK
+
+
+def _base_of(node: fx.Node) -> fx.Node:
+    """What views show in the end."""
+    while _is_view(node) and node.all_input_nodes:
+        node = node.all_input_nodes[0]
+    return node
+
+
+def _readers_of(node: fx.Node) -> Iterator[fx.Node]:
+    """What reads a node, also through views."""
+    for user in node.users:
+        if _is_view(user):
+            yield from _readers_of(user)
+        else:
+            yield user
 
 
 def _shows_scattered(node: fx.Node) -> bool:
@@ -268,9 +354,12 @@ def _refolded_bytes(argument: object) -> int:
     shown = argument.meta.get("val") if isinstance(argument, fx.Node) else None
     if not (isinstance(image, torch.Tensor) and isinstance(shown, torch.Tensor)) or image.ndim != IMAGE_RANK:
         return 0
+    return bytes_of(image) if _is_turned_by(image, shown) else 0
+
+
+def _is_turned_by(image: torch.Tensor, shown: torch.Tensor) -> bool:
+    """Whether no view shows an image laid out channels last in another shape."""
     batch, channels, height, width = sizes = [concrete(size) for size in image.shape]
     there = (sizes, [batch, channels, height * width])  # rows follow each other, channels lie between them
     folded = [concrete(size) for size in shown.shape if concrete(size) != 1]
-    if any(folded == [size for size in shape if size != 1] for shape in there):
-        return 0
-    return bytes_of(image)
+    return not any(folded == [size for size in shape if size != 1] for shape in there)

@@ -1,0 +1,55 @@
+"""The smallest peak is kept where what is no image is read as one, or the other way round: in another layout."""
+
+import pytest
+import torch
+from torch import nn
+
+from tests.differential.steps import measure_at_smallest
+
+WIDTH, SIDE = 16, 16
+
+
+class Squared(nn.Module):
+    def __init__(self, *layers):
+        super().__init__()
+        self.layers = nn.Sequential(*layers)
+
+    def forward(self, x):
+        return self.layers(x).square().mean()
+
+
+def convolutions():
+    return nn.Conv2d(WIDTH, WIDTH, 3, padding=1), nn.ReLU(), nn.Conv2d(WIDTH, WIDTH, 3, padding=1)
+
+
+def decoded():
+    shown = nn.Unflatten(1, (WIDTH, SIDE, SIDE))
+    return Squared(nn.Linear(32, WIDTH * SIDE * SIDE), shown, *convolutions())
+
+
+def flattened():
+    return Squared(*convolutions(), nn.Flatten(1), nn.Linear(WIDTH * SIDE * SIDE, 4))
+
+
+def in_rows():
+    return Squared(*convolutions(), nn.Flatten(2), nn.Linear(SIDE * SIDE, 8))
+
+
+def frames():
+    return Squared(nn.Flatten(0, 1), *convolutions())
+
+
+@pytest.mark.usefixtures("zeros_are_computed")
+@pytest.mark.parametrize(
+    ("make", "shape"),
+    [
+        (decoded, (8, 32)),
+        (flattened, (8, WIDTH, SIDE, SIDE)),
+        (in_rows, (8, WIDTH, SIDE, SIDE)),
+        (frames, (2, 4, WIDTH, SIDE, SIDE)),
+    ],
+)
+def test_copies_in_another_layout_are_planned(make, shape):
+    torch.manual_seed(0)
+    measured, budget = measure_at_smallest(make(), torch.randn(shape))
+    assert budget * 0.94 <= measured <= budget * 1.002
