@@ -29,7 +29,7 @@ from .op_traits import (
     reads_often,
 )
 from .sizes import concrete, storage_bytes
-from .tails import tail_of
+from .tails import is_of_variance, tail_of
 from .workspace import looks_around, workspace_bytes
 
 # CUDA's caching allocator hands out multiples of 512 bytes (c10/cuda/CUDACachingAllocator.cpp, kMinBlockSize).
@@ -88,7 +88,7 @@ class Describer:
     def describe(self, node: fx.Node, operands: Sequence[fx.Node]) -> tuple[Called, Hashable | None]:
         """What is known of the next node in order, and its key if others may be like it (`Alike`)."""
         key = self._alike.note(node, operands)
-        if key is None or looks_around(node):
+        if key is None or looks_around(node) or is_of_variance(node):
             return self._look_at(node), None
         found = self._known.get(key)
         if found is None:

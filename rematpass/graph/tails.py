@@ -18,7 +18,7 @@ from typing import cast
 import torch
 from torch import fx
 
-from ..torch_compat import two_step_variances_below
+from ..torch_compat import most_in_two_steps
 from .op_traits import base_name, tensor_at
 from .sizes import concrete
 
@@ -35,11 +35,16 @@ def tail_of(node: fx.Node, device_type: str) -> tuple[int, tuple[str, ...]]:
         return _mean(node)
     if name == "var":
         return _variance(node, node, device_type)
-    source = cast("fx.Node", node.args[0]) if node.target is operator.getitem else None
-    if source is None or base_name(source.target) != "var_mean":
+    if not is_of_variance(node):
         return NO_TAIL
-    is_variance = node.args[1] == 0
-    return _variance(source, node, device_type) if is_variance else (int(_is_rounded(node.meta["val"])), ())
+    if node.args[1] == 0:
+        return _variance(cast("fx.Node", node.args[0]), node, device_type)
+    return int(_is_rounded(node.meta["val"])), ()
+
+
+def is_of_variance(node: fx.Node) -> bool:
+    """Whether this is a variance or the mean beside it, which look the same whatever they were made of."""
+    return node.target is operator.getitem and base_name(cast("fx.Node", node.args[0]).target) == "var_mean"
 
 
 def _mean(node: fx.Node) -> tuple[int, tuple[str, ...]]:
@@ -52,7 +57,7 @@ def _variance(source: fx.Node, node: fx.Node, device_type: str) -> tuple[int, tu
     given = source.kwargs.get("correction")
     correction = 1 if given is None else given
     is_one = concrete(value.numel()) == 1
-    if count <= two_step_variances_below(device_type) and not is_one:
+    if count <= most_in_two_steps(device_type) and not is_one:
         return 1 + _is_rounded(value), (_count(max(count - int(str(correction)), 0), value),)
     dtype = _computed(value)
     numbers = dict.fromkeys(f"{number} {dtype}" for number in (correction, count, 0))

@@ -50,7 +50,9 @@ def workspace_bytes(node: fx.Node, device_type: str = "cpu", *, is_relaid: bool 
 
 def looks_around(node: fx.Node) -> bool:
     """Whether scratch depends on more than the operator and what it is called with."""
-    return base_name(node.target) == "scatter_add" or any(map(_is_view, convolved(node)))
+    if base_name(node.target) == "scatter_add" or any(map(_is_view, convolved(node))):
+        return True
+    return kind_of(node) is Kind.EXTERN and any(_is_of_convolution(_base_of(u)) for u in node.all_input_nodes)
 
 
 def workspace_parts(node: fx.Node, device_type: str = "cpu", *, is_relaid: bool = False) -> tuple[Part, ...]:

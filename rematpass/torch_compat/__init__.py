@@ -144,6 +144,7 @@ __all__ = [
     "matmul_precision",
     "memory_profile",
     "mode_patches",
+    "most_in_two_steps",
     "most_operations",
     "most_reads",
     "mutated_input_positions",
@@ -165,7 +166,6 @@ __all__ = [
     "traced_with",
     "tracing_state",
     "triton_kernel_name",
-    "two_step_variances_below",
     "unrolled_below",
     "upper_bounds",
     "use_modes_of",
@@ -232,7 +232,7 @@ def unrolled_below() -> int:
     return int(settings.unroll_reductions_threshold)
 
 
-def two_step_variances_below(device_type: str) -> int:
+def most_in_two_steps(device_type: str) -> int:
     """Up to how many elements Inductor takes variances as means of squares, not in one pass (2.11-2.15).
 
     On a GPU only those of 16 bits could be so for more; they are converted before as a rule.
@@ -240,9 +240,8 @@ def two_step_variances_below(device_type: str) -> int:
     from torch._inductor import config
 
     settings: Any = config
-    if device_type == "cpu":
-        return int(settings.cpp.use_two_step_variance_threshold)
-    return int(settings.unroll_reductions_threshold)
+    few = settings.unroll_reductions_threshold
+    return int(getattr(settings.cpp, "use_two_step_variance_threshold", few) if device_type == "cpu" else few)
 
 
 def _fusion_limit(name: str, device_type: str, default: int) -> int:

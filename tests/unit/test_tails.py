@@ -10,7 +10,8 @@ from torch._inductor.virtualized import V
 from torch.fx.experimental.proxy_tensor import make_fx
 
 from rematpass.graph.op_traits import constants_in, count_operations, is_pointwise
-from rematpass.graph.tails import tail_of
+from rematpass.graph.operators import Describer
+from rematpass.graph.tails import is_of_variance, tail_of
 
 aten = torch.ops.aten
 
@@ -81,3 +82,18 @@ def test_a_gpu_multiplies_by_the_reciprocal():
     graph = make_fx(lambda x: x / 3.0 * 3.0)(torch.ones(4))
     constants = {device: {c for n in graph.graph.nodes for c in constants_in(n, device)} for device in ("cpu", "cuda")}
     assert {device: len(found) for device, found in constants.items()} == {"cpu": 1, "cuda": 2}
+
+
+def test_variances_of_one_shape_are_told_apart_by_what_they_are_of():
+    def both(x, y):
+        return [aten.var_mean.correction(each, [-1], correction=0)[0] for each in (x, y)]
+
+    graph = make_fx(both)(torch.ones(4, 64), torch.ones(4, 2048)).graph
+    describer = Describer("cpu", {}, is_relaid=False)
+    described = [describer.describe(node, node.all_input_nodes)[0] for node in graph.nodes]
+    steps = [
+        d.operations
+        for d, node in zip(described, graph.nodes, strict=True)
+        if is_of_variance(node) and node.args[1] == 0
+    ]
+    assert steps == [1, 3]

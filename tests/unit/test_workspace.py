@@ -9,6 +9,7 @@ from torch.fx.experimental.proxy_tensor import make_fx
 import rematpass
 from rematpass.graph import workspace
 from rematpass.graph.layouts import find_images, lays_out_images, relaid_bytes
+from rematpass.graph.operators import Describer
 from rematpass.graph.workspace import workspace_bytes
 from tests.tracing import convolution_of, node_of
 
@@ -277,6 +278,19 @@ class TestWhatAGpuLaysOutChannelsLast:
             lambda *given: aten.convolution_backward(*given, None, *OPTIONS, [True, True, False]), *given
         )
         assert workspace_bytes(node, "cuda") == gradient.nbytes + weight_bytes
+
+
+def test_a_product_of_a_flattened_image_is_not_like_one_of_other_rows():
+    def step(image, weight, rows, other):
+        return convolve(image, weight).view(2, -1) @ other, rows.view(2, -1) @ other
+
+    tensors = torch.empty(2, 3, 8, 8), torch.empty(4, 3, 3, 3), torch.empty(2, 4, 8, 8), torch.empty(256, 5)
+    graph = make_fx(step, tracing_mode="fake")(*tensors).graph
+    describer = Describer("cpu", {}, is_relaid=True)
+    described = [(describer.describe(node, node.all_input_nodes)[0], node) for node in graph.nodes]
+    of_image, of_rows = (known.workspace_bytes for known, node in described if "mm" in str(node.target))
+    returned, flattened = 2 * 5 * 4, 2 * 256 * 4
+    assert (of_image, of_rows) == (flattened - returned, 0)  # what was convolved is gone when the product is there
 
 
 def test_the_gradient_of_sampling_copies_what_it_is_handed():
