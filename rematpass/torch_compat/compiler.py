@@ -153,7 +153,7 @@ def _has_image_gradients(half: fx.GraphModule) -> bool:
     """
     gradients = half.graph.find_nodes(op="call_function", target=torch.ops.aten.convolution_backward.default)
     tensors = [u.meta["val"] for n in gradients for u in n.args[:3]]
-    return bool(tensors) and all(t.ndim == IMAGE_RANK for t in tensors)
+    return any(t.ndim == IMAGE_RANK for t in tensors)  # of other ranks are left in rows
 
 
 def has_onednn() -> bool:

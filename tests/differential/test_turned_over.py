@@ -4,6 +4,7 @@ import pytest
 import torch
 from torch import nn
 
+from tests.differential.compiled import clear, compiled_step, gradients, train_step
 from tests.differential.steps import measure_at_smallest
 
 WIDTH, SIDE = 16, 16
@@ -35,6 +36,11 @@ def in_rows():
     return Squared(*convolutions(), nn.Flatten(2), nn.Linear(SIDE * SIDE, 8))
 
 
+def along_one_dimension_first():
+    shown = nn.Unflatten(2, (SIDE, SIDE))
+    return Squared(nn.Conv1d(WIDTH // 2, WIDTH, 3, padding=1), shown, *convolutions())
+
+
 def frames():
     return Squared(nn.Flatten(0, 1), *convolutions())
 
@@ -46,6 +52,7 @@ def frames():
         (decoded, (8, 32)),
         (flattened, (8, WIDTH, SIDE, SIDE)),
         (in_rows, (8, WIDTH, SIDE, SIDE)),
+        (along_one_dimension_first, (8, WIDTH // 2, SIDE * SIDE)),
         (frames, (2, 4, WIDTH, SIDE, SIDE)),
     ],
 )
@@ -53,3 +60,14 @@ def test_copies_in_another_layout_are_planned(make, shape):
     torch.manual_seed(0)
     measured, budget = measure_at_smallest(make(), torch.randn(shape))
     assert budget * 0.94 <= measured <= budget * 1.002
+
+
+def test_convolutions_of_one_dimension_leave_those_of_images_channels_last():
+    torch.manual_seed(0)
+    model, x = along_one_dimension_first(), torch.randn(8, WIDTH // 2, SIDE * SIDE)
+    train_step(model, x)
+    expected = [gradient.clone() for gradient in gradients(model)]
+    clear(model)
+    plan, found, measured = compiled_step(model, x, "none")
+    torch.testing.assert_close(found, expected, rtol=1e-4, atol=1e-6)
+    assert measured <= plan.peak_bytes * 1.002
