@@ -252,7 +252,8 @@ def _turned_over(node: fx.Node) -> Iterator[tuple[fx.Node, int]]:
     for shown in read or node.all_input_nodes:
         base = _base_of(shown)
         of, into = base.meta.get("val"), shown.meta.get("val")
-        if base is shown or not isinstance(of, torch.Tensor) or not isinstance(into, torch.Tensor):
+        is_counted = base is shown or is_scattered(base)  # what is no view, or counted as scattered
+        if is_counted or not isinstance(of, torch.Tensor) or not isinstance(into, torch.Tensor):
             continue
         if read and is_of_images(node):
             is_turned = of.ndim != IMAGE_RANK and not is_row_major(into.permute(CHANNELS_LAST))
