@@ -244,7 +244,7 @@ def _turned_over(node: fx.Node) -> Iterator[tuple[fx.Node, int]]:
 
     Convolutions read frames folded into the batch, features of a linear layer shown as an image, the gradient of an
     image that was flattened; other operators what a convolution returned and no view of an image shows, flattened. A
-    TimeSformer took 1 % more than its smallest plan, linear layers right behind convolutions 5 to 15 % (2026-11).
+    TimeSformer took 1 % more than its smallest plan, linear layers right behind convolutions up to 9 % (2026-11).
     """
     if kind_of(node) is not Kind.EXTERN:
         return
