@@ -78,8 +78,7 @@ def _relaid_on_gpu_bytes(node: fx.Node, *, is_relaid: bool) -> int:
     convolutions of 64 to 256 channels took 6 % more than planned (2026-11).
     """
     if is_relaid:
-        returned = sum(map(bytes_of, tensors_in(node.meta.get("val"))))
-        return weight_copy_bytes(node) + _copied_parts(node) + _turned_over_bytes(node, returned)
+        return weight_copy_bytes(node) + _copied_parts(node) + _turned_over_bytes(node)
     return weight_copy_bytes(node) + image_copy_bytes(node) if follows_channels_last(node) else 0
 
 
@@ -105,7 +104,7 @@ def _cpu_parts(node: fx.Node, name: str, *, is_relaid: bool) -> tuple[Part, ...]
 
 def _turned_over_parts(node: fx.Node, own_bytes: int) -> tuple[Part, ...]:
     """Of what is no convolution of images; none where nothing is copied."""
-    size = _turned_over_bytes(node, own_bytes + sum(map(bytes_of, tensors_in(node.meta.get("val")))))
+    size = _turned_over_bytes(node, own_bytes)
     return (_exactly(size),) if size else ()
 
 
@@ -207,16 +206,16 @@ def _cpu_convolution_channels_last(node: fx.Node) -> tuple[Part, ...]:
     if _is_view(folded) and (base_name(node.target) == "convolution" or len(folded.all_input_nodes[0].users) > 1):
         copied += _refolded_bytes(folded)
     own = seen or _exactly(_channels_last_bytes(node, found))
-    returned = sum(map(bytes_of, tensors_in(node.meta.get("val"))))
-    return _exactly(copied + _turned_over_bytes(node, own.bytes + returned)), own
+    return _exactly(copied + _turned_over_bytes(node, own.bytes)), own
 
 
-def _turned_over_bytes(node: fx.Node, taken_later: int) -> int:
+def _turned_over_bytes(node: fx.Node, own_bytes: int = 0) -> int:
     """Bytes of copies of what lies in rows and is read as images, or the other way round.
 
-    They are made before the operator runs and takes so many bytes itself; what nobody reads afterwards is gone by then,
-    so its copy is there in its place.
+    They are made before the operator runs, which takes what it returns and `own_bytes` of scratch; what nobody reads
+    afterwards is gone by then, so its copy is there in its place.
     """
+    taken_later = own_bytes + sum(map(bytes_of, tensors_in(node.meta.get("val"))))
     gone = _scattered_in_rows_bytes(node)
     beside = 0
     for base, size in _turned_over(node):

@@ -33,6 +33,15 @@ Wrap = Callable[[Any], Any]
 Step = Callable[[Any, tuple[Any, ...], Wrap], object]
 
 SEED = 7
+
+
+class Squared(nn.Sequential):
+    """A loss of what the layers return."""
+
+    def forward(self, x):
+        return super().forward(x).square().mean()
+
+
 # Kernels without vector instructions compile twice as fast; what they compute is the same.
 SCALAR = {"cpp.simdlen": 1}
 

@@ -4,7 +4,7 @@ import pytest
 import torch
 from torch import nn
 
-from tests.differential.steps import measure_at_smallest
+from tests.differential.steps import Squared, measure_at_smallest
 
 WIDTH = 64
 
@@ -14,15 +14,6 @@ def make():
     for channels in (3, WIDTH, WIDTH):
         layers += [nn.Conv2d(channels, WIDTH, 3, padding=1), nn.BatchNorm2d(WIDTH), nn.ReLU()]
     return nn.Sequential(*layers, nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(WIDTH, 1))
-
-
-class Squared(nn.Module):
-    def __init__(self, inner):
-        super().__init__()
-        self.inner = inner
-
-    def forward(self, x):
-        return self.inner(x).square().mean()
 
 
 @pytest.mark.usefixtures("zeros_are_computed")

@@ -5,18 +5,9 @@ import torch
 from torch import nn
 
 from tests.differential.compiled import clear, compiled_step, gradients, train_step
-from tests.differential.steps import measure_at_smallest
+from tests.differential.steps import Squared, measure_at_smallest
 
 WIDTH, SIDE = 16, 16
-
-
-class Squared(nn.Module):
-    def __init__(self, *layers):
-        super().__init__()
-        self.layers = nn.Sequential(*layers)
-
-    def forward(self, x):
-        return self.layers(x).square().mean()
 
 
 def convolutions():

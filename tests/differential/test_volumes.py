@@ -5,7 +5,7 @@ import torch
 from torch import nn
 from torch.nn import functional as F  # noqa: N812 (torch's own custom)
 
-from tests.differential.steps import measure_at_smallest
+from tests.differential.steps import Squared, measure_at_smallest
 
 
 class Segmenting(nn.Module):
@@ -39,17 +39,6 @@ class Patches(nn.Module):
         return tokens + self.down(F.gelu(self.up(tokens)))
 
 
-class Mean(nn.Module):
-    """A loss."""
-
-    def __init__(self, inner):
-        super().__init__()
-        self.inner = inner
-
-    def forward(self, x):
-        return self.inner(x).square().mean()
-
-
 @pytest.mark.usefixtures("zeros_are_computed")
 @pytest.mark.parametrize(
     ("make", "shape"),
@@ -57,5 +46,5 @@ class Mean(nn.Module):
 )
 def test_the_smallest_peak_is_what_is_planned(make, shape):
     torch.manual_seed(0)
-    measured, budget = measure_at_smallest(Mean(make()), torch.randn(shape))
+    measured, budget = measure_at_smallest(Squared(make()), torch.randn(shape))
     assert budget * 0.97 <= measured <= budget * 1.005
