@@ -22,6 +22,7 @@ from ..solve.program import Kind
 from .capture import JointProgram
 from .discrete import Exactness
 from .facts import Facts
+from .op_traits import kind_of
 from .purity import Declared, is_seed, never_again_reason, unknown_op
 from .unread import is_unread
 
@@ -218,6 +219,8 @@ def _safety_reason(node: torch_compat.Node, kind: Kind, reads_mutated: bool, eff
 def _keep_reason(node: torch_compat.Node, kind: Kind) -> str | None:
     if kind is Kind.VIEW:
         return "a view; its base is kept or recomputed"
+    if kind_of(node) is Kind.VIEW:
+        return "a copy that Inductor makes of a view in each half; what it shows is kept or recomputed"
     if isinstance(node.meta.get("val"), (tuple, list)):
         return "several results; each is kept or recomputed"
     if is_unread(node):

@@ -18,7 +18,7 @@ from ..declared import DeclaredOp
 from ..solve.program import STRAIGHT, Addend, Kind, Way
 from .addressing import Addressing
 from .capture import JointProgram, device_of
-from .demands import find_asked_for
+from .demands import find_asked_for, find_copied_views
 from .joins import is_stored_whole
 from .layouts import find_images, is_convolution, lays_out_images, relaid_bytes
 from .operators import Called, Describer, block_bytes, round_up
@@ -101,6 +101,7 @@ def collect_facts(
     describer = Describer(device_type, declared, is_relaid=is_relaid)
     addressing = Addressing(find_images(joint.nodes) if is_relaid else ())
     asked_for = find_asked_for(joint.nodes, device_type) if is_fusing else frozenset()
+    copied = find_copied_views(joint.nodes, device_type) if is_fusing else frozenset()
     summed = find_partial_sums(joint) if is_fusing else frozenset()
     ids = {node: i for i, node in enumerate(joint.nodes)}
     values: list[ValueFacts] = []
@@ -108,6 +109,8 @@ def collect_facts(
         operands = tuple(node.all_input_nodes)
         inputs = tuple([ids[u] for u in operands])
         called, key = describer.describe(node, operands)
+        if node in copied:
+            called = describer.as_copy(node, called)
         kind = called.kind
         if kind is Kind.PART and values[inputs[0]].kind is Kind.VIEW:
             kind = Kind.VIEW  # one of several views (split, unbind): no memory of its own

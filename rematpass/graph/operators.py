@@ -6,7 +6,7 @@ In: the nodes of a joint graph, in order. Out: `Called` per node, each kind of c
 from __future__ import annotations
 
 from collections.abc import Hashable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import torch
 from torch import fx
@@ -28,7 +28,7 @@ from .op_traits import (
     kind_of,
     reads_often,
 )
-from .sizes import concrete, storage_bytes
+from .sizes import bytes_of, concrete, storage_bytes
 from .tails import is_of_variance, tail_of
 from .workspace import looks_around, workspace_bytes
 
@@ -94,6 +94,10 @@ class Describer:
         if found is None:
             found = self._known[key] = self._look_at(node)
         return found, key
+
+    def as_copy(self, view: fx.Node, called: Called) -> Called:
+        """Of a view that is copied: a loop of its own, whose result is stored."""
+        return replace(called, kind=Kind.REDUCTION, view_bytes=round_up(bytes_of(view.meta["val"]), self._block))
 
     def _look_at(self, node: fx.Node) -> Called:
         value, device_type, is_call = node.meta.get("val"), self._device_type, node.op == "call_function"

@@ -15,8 +15,9 @@ from ..formula.pieces import Part
 from ..solve.program import Kind
 from .capture import JointProgram
 from .facts import Facts
+from .op_traits import kind_of
 from .operators import CUDA_BLOCK_BYTES
-from .sizes import storage_bytes
+from .sizes import bytes_of, storage_bytes
 from .workspace import workspace_parts
 
 Parts = tuple[Part, ...]
@@ -45,7 +46,12 @@ def describe_parts(joint: JointProgram, facts: Facts) -> SizeParts:
     for i, (node, value) in enumerate(zip(joint.nodes, facts.values, strict=True)):
         tensor = node.meta.get("val")
         is_owner = value.root == i
-        storage.append((_stored(tensor, block),) if is_owner and isinstance(tensor, torch.Tensor) else ())
+        if not is_owner or not isinstance(tensor, torch.Tensor):
+            storage.append(())
+        elif kind_of(node) is Kind.VIEW:  # one that is copied
+            storage.append((Part("round_up", (1, bytes_of(tensor), block)),))
+        else:
+            storage.append((_stored(tensor, block),))
         returned = _returned(node, value.kind, block)
         scratch.append((*returned, *workspace_parts(node, facts.device_type, is_relaid=facts.is_relaid)))
     static = _static(joint, block)

@@ -6,7 +6,7 @@ from torch import fx
 from torch.fx.experimental.proxy_tensor import make_fx
 
 from rematpass.graph import demands
-from rematpass.graph.demands import find_asked_for
+from rematpass.graph.demands import find_asked_for, find_copied_views
 from rematpass.graph.op_traits import base_name
 
 aten = torch.ops.aten
@@ -92,3 +92,47 @@ def test_what_is_shown_by_strides_is_in_memory():
     node = node_of(show, "exp", torch.zeros(4, 8))
     assert is_asked_for(node, "cpu")
     assert not is_asked_for(node_of(lambda x: aten.exp(x) + 1, "exp", torch.zeros(4)), "cpu")
+
+
+QUERY = torch.zeros(2, 4, 8, 16)
+
+
+def attend_shared(query, key):
+    shown = aten.expand(key, [2, 4, 8, 16])
+    return aten._scaled_dot_product_flash_attention_for_cpu(query, shown, query)
+
+
+def attend_unaligned(query, key):
+    query, shown = aten.slice(query, 3, 0, 12), aten.expand(key, [2, 4, 8, 12])
+    return aten._scaled_dot_product_flash_attention_for_cpu(query, shown, query)
+
+
+def attend_turned(query, key):
+    return aten._scaled_dot_product_flash_attention_for_cpu(query, aten.transpose(key, 1, 2), query)
+
+
+def attend_masked(query, mask):
+    shown = aten.expand(mask, [2, 4, 8, 8])
+    return aten._scaled_dot_product_flash_attention_for_cpu(query, query, query, attn_mask=shown)
+
+
+@pytest.mark.parametrize(
+    ("function", "shape", "view", "is_copied"),
+    [
+        (attend_shared, (2, 1, 8, 16), "expand", {"cpu": True, "cuda": False}),
+        (attend_turned, (2, 8, 4, 16), "transpose", {"cpu": False, "cuda": False}),
+        (attend_masked, (2, 1, 8, 8), "expand", {"cpu": True, "cuda": False}),
+        (attend_masked, (2, 4, 8, 8), "expand", {"cpu": False, "cuda": False}),  # shows all of it as it lies
+        (attend_masked, (2, 4, 1, 1), "expand", {"cpu": False, "cuda": False}),  # steps fall, down to none
+        (attend_unaligned, (2, 1, 8, 12), "expand", {"cpu": True, "cuda": True}),
+    ],
+)
+def test_views_that_attention_reads_are_copied_unless_they_lie_as_it_reads(function, shape, view, is_copied):
+    node = node_of(function, view, QUERY, torch.zeros(shape))
+    found = {kind: node in find_copied_views([*node.graph.nodes], kind) for kind in ("cpu", "cuda")}
+    assert found == is_copied
+
+
+def test_a_view_is_copied_for_attention_alone():
+    node = node_of(lambda q, k: q + aten.expand(k, [2, 4, 8, 16]), "expand", QUERY, torch.zeros(2, 1, 8, 16))
+    assert not find_copied_views([*node.graph.nodes], "cpu")
