@@ -24,6 +24,7 @@ from .cost.device_model import DeviceModel
 from .cost.op_prices import PriceBook
 from .cost.values import price_values
 from .declared import DeclaredOp
+from .emit.layouts import plan_layout
 from .emit.split import split_program
 from .errors import BudgetTooSmall
 from .garbage import uncollected
@@ -112,6 +113,7 @@ def plan_and_split(joint: JointProgram, settings: Settings, graph_name: str) -> 
     """All steps. Raises BudgetTooSmall before anything is emitted."""
     plan, inputs, decision = make_plan(joint, settings, graph_name)
     forward, backward = split_program(joint, inputs.program, decision)
+    plan_layout(forward, is_relaid=inputs.facts.is_relaid)
     check_split(forward, backward, joint.num_fwd_outputs)
     return Planned(forward, backward, plan)
 

@@ -36,6 +36,16 @@ GRAY_AS_CHANNELS_LAST = (
 )
 
 
+def plan_layout(forward: fx.GraphModule, *, is_relaid: bool) -> None:
+    """Note whether images are channels last in the plan.
+
+    On a GPU Inductor counts the nodes of the forward that it is handed (`GraphLowering.decide_layout_opt`, 2.11 to
+    2.15), which may be few enough for that in one plan of a graph and too many in another: an image copied for the
+    backward was 2 % of the smallest peak of an MLP-Mixer (2026-11).
+    """
+    forward.graph.output_node().meta[torch_compat.IMAGES_LAST] = is_relaid
+
+
 def lay_out_images(graph: fx.Graph) -> None:
     """Note strides, then show gray images as what they are, and copy images of the batch once."""
     _note_strides(graph)

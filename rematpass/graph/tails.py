@@ -55,10 +55,10 @@ def _mean(node: fx.Node) -> tuple[int, tuple[str, ...]]:
 def _variance(source: fx.Node, node: fx.Node, device_type: str) -> tuple[int, tuple[str, ...]]:
     value, count = node.meta["val"], _reduced(source)
     given = source.kwargs.get("correction")
-    correction = 1 if given is None else given
+    correction = 1 if given is None else cast("float", given)  # `torch.std` makes 1.0 of 1
     is_one = concrete(value.numel()) == 1
     if count <= most_in_two_steps(device_type) and not is_one:
-        return 1 + _is_rounded(value), (_count(max(count - int(str(correction)), 0), value),)
+        return 1 + _is_rounded(value), (_count(max(count - correction, 0), value),)
     dtype = _computed(value)
     numbers = dict.fromkeys(f"{number} {dtype}" for number in (correction, count, 0))
     return ONE_PASS_STEPS + _is_rounded(value), tuple(numbers)
@@ -81,5 +81,5 @@ def _is_rounded(value: torch.Tensor) -> bool:
     return value.dtype in HALVES
 
 
-def _count(number: int, value: torch.Tensor) -> str:
-    return f"count {number} {_computed(value)}"
+def _count(number: float, value: torch.Tensor) -> str:
+    return f"count {int(number) if number == int(number) else number} {_computed(value)}"

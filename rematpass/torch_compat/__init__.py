@@ -75,7 +75,7 @@ from .job import (
 )
 from .places import IMAGE_RANK
 from .refusals import is_at_logger, loggers_ignored, refusal_hints, refusal_reason, refused_line
-from .scheduled import HELD, HELD_BYTES, SCRATCH_BYTES, STORE_HERE
+from .scheduled import HELD, HELD_BYTES, IMAGES_LAST, SCRATCH_BYTES, STORE_HERE
 from .sizes import evaluated, guard_limit, is_guarded, is_known_equal, limit_size, symbol_of, traced_with, upper_bounds
 from .uncompiled import has_storage, kept_uncompiled
 
@@ -83,6 +83,7 @@ __all__ = [
     "COMPILED_NODE",
     "HELD",
     "HELD_BYTES",
+    "IMAGES_LAST",
     "IMAGE_RANK",
     "NO_VERSION_CHECK",
     "SCRATCH_BYTES",

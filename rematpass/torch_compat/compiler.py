@@ -21,6 +21,7 @@ from .draws import draws_in_order
 from .flaws import flaws_mended
 from .fusion import guarded_choices
 from .places import IMAGE_RANK, images_as_read, parts_in_place, stored_places_first
+from .scheduled import IMAGES_LAST
 
 
 def compile_fx(
@@ -71,6 +72,7 @@ def inner_compiler(
 
     # The order is the plan's: Inductor's own orders look better only to an estimate that knows no reuse in place.
     held = {"reorder_for_peak_memory": False}
+    layouts = ("layout_optimization", "force_layout_optimization")
     is_relaid = False
 
     @functools.wraps(compile_fx_inner)
@@ -83,11 +85,12 @@ def inner_compiler(
             stack.enter_context(draws_in_order())
             stack.enter_context(stored_places_first())
             stack.enter_context(_images_laid_out(store_images, None if is_backward else find_images))
+            planned = None if any(key in patches for key in layouts) else _planned_layout(args[0])
             if not is_backward:
-                is_relaid = bool(GraphLowering.decide_layout_opt(args[0], is_inference=False))
-            elif _has_image_gradients(args[0]):
-                layout = "force_layout_optimization" if is_relaid else "layout_optimization"
-                stack.enter_context(config.patch({layout: is_relaid}))
+                decide = GraphLowering.decide_layout_opt
+                is_relaid = bool(decide(args[0], is_inference=False) if planned is None else planned)
+            if _has_image_gradients(args[0]) if is_backward else planned is not None:
+                stack.enter_context(config.patch({layouts[is_relaid]: is_relaid}))
             if is_relaid:
                 stack.enter_context(images_as_read())
             if room is not None:
@@ -99,6 +102,11 @@ def inner_compiler(
             return compile_fx_inner(*args, **kwargs)
 
     return inner
+
+
+def _planned_layout(half: fx.GraphModule) -> bool | None:
+    """Whether images are planned to be channels last; None where nobody said."""
+    return half.graph.output_node().meta.get(IMAGES_LAST)
 
 
 def _is_counted(half: fx.GraphModule) -> bool:

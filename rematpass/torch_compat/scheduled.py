@@ -19,6 +19,8 @@ SCRATCH_BYTES = "rematpass_scratch_bytes"
 HELD = "rematpass_held"
 # Set in the `meta` of the backward's output by us: bytes of all that is held so, also what the backward is not handed.
 HELD_BYTES = "rematpass_held_bytes"
+# Set in the `meta` of the forward's output by us: whether images are planned to be laid out channels last.
+IMAGES_LAST = "rematpass_images_last"
 
 
 def stored_names(nodes: Iterable[Any]) -> set[str]:

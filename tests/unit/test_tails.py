@@ -29,6 +29,18 @@ def scaled(x):
     return x / torch.sqrt(aten.var.correction(x, [-1], correction=1, keepdim=True) + 1e-5)
 
 
+def scaled_by_a_float(x):  # as `torch.std` is written
+    return x / torch.sqrt(aten.var.correction(x, [-1], correction=1.0, keepdim=True) + 1e-5)
+
+
+def scaled_by_half(x):
+    return x / torch.sqrt(aten.var.correction(x, [-1], correction=0.5, keepdim=True) + 1e-5)
+
+
+def scaled_by_all(x):
+    return x / torch.sqrt(aten.var.correction(x, correction=1.0) + 1e-5)
+
+
 def halved(x):
     return x - x.mean([0], keepdim=True) / 3.0
 
@@ -71,7 +83,9 @@ def counted(graph, device):
 
 @pytest.mark.parametrize("length", [96, 4096], ids=["two steps", "one pass"])
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
-@pytest.mark.parametrize("function", [centred, normed, scaled, halved, twice])
+@pytest.mark.parametrize(
+    "function", [centred, normed, scaled, scaled_by_a_float, scaled_by_half, scaled_by_all, halved, twice]
+)
 def test_as_inductor_counts(function, dtype, length):
     graph = make_fx(function, tracing_mode="fake")(torch.empty(64, length, dtype=dtype))
     total, loads = counted_by_inductor(graph)
