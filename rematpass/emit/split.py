@@ -18,6 +18,7 @@ from ..graph.words import words
 from ..solve.liveness import find_put_off, kept_values
 from ..solve.program import Decision, Kind, Program
 from .layouts import is_static
+from .sums import keep_products_in_place
 
 # What Inductor's passes write anew.
 _WRITTEN_ANEW = words("as_strided_scatter diagonal_scatter select_scatter slice_scatter")
@@ -55,6 +56,9 @@ def split_program(joint: JointProgram, program: Program, decision: Decision) -> 
         num_fwd_outputs=joint.num_fwd_outputs,
         static_inputs=[environment[i] for i in joint.static_inputs],
     )
+    if program.is_fusing:
+        keep_products_in_place(forward)
+        keep_products_in_place(backward)
     for given in backward.graph.find_nodes(op="placeholder"):  # stored by the forward, as it lies
         given.meta = {key: value for key, value in given.meta.items() if key != torch_compat.STORE_HERE}
     held_bytes = sum(program.size_bytes[v] for v in _held_roots(program))

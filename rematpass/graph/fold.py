@@ -37,7 +37,7 @@ def fold_sums(gm: fx.GraphModule, nodes: Sequence[fx.Node], device_type: str | N
         left, right = node.args
         if not isinstance(left, fx.Node) or not isinstance(right, fx.Node):
             continue
-        pairs = [pair for pair in ((left, right), (right, left)) if _may_fold(*pair)]
+        pairs = [pair for pair in ((left, right), (right, left)) if may_fold(*pair)]
         if pairs:
             product, other = max(pairs, key=lambda pair: place[pair[0]])
             _rewrite(node, product, other, is_early=place[other] < place[product] and _stays(node, device_type))
@@ -51,7 +51,7 @@ def _stays(node: fx.Node, device_type: str | None) -> bool:
     return is_kept or not all(map(reads_pointwise, node.users))
 
 
-def _may_fold(product: fx.Node, other: fx.Node) -> bool:
+def may_fold(product: fx.Node, other: fx.Node) -> bool:
     """Whether Inductor would (`is_valid_addmm_fusion`)."""
     if product.target != aten.mm.default or len(product.users) != 1 or product is other:
         return False
@@ -66,9 +66,14 @@ def _may_fold(product: fx.Node, other: fx.Node) -> bool:
     )
 
 
+def leave_apart(node: fx.Node, product: fx.Node, other: fx.Node) -> None:
+    """Write a sum so that Inductor leaves the product where it is, in place; the bits are the same."""
+    node.target, node.args, node.kwargs = aten.sub.Tensor, (other, product), {"alpha": -1}
+
+
 def _rewrite(node: fx.Node, product: fx.Node, other: fx.Node, *, is_early: bool) -> None:
     if not is_early:
-        node.target, node.args, node.kwargs = aten.sub.Tensor, (other, product), {"alpha": -1}
+        leave_apart(node, product, other)
         return
     node.target, node.args = aten.addmm.default, (other, *product.args)
     node.graph.erase_node(product)

@@ -4,6 +4,7 @@ import torch
 from torch import fx
 from torch.fx.experimental.proxy_tensor import make_fx
 
+from rematpass.emit.sums import keep_products_in_place
 from rematpass.graph.fold import fold_sums
 from rematpass.torch_compat import adds_half_bias_in_matmul
 
@@ -69,3 +70,21 @@ def test_what_inductor_leaves_alone_stays():
     ):
         assert aten.mm.default in folded(function, *shapes)[2]
         assert not {aten.addmm.default, aten.sub.Tensor} & set(folded(function, *shapes)[2])
+
+
+def test_a_half_keeps_a_product_in_place_where_inductor_would_put_it_off():
+    def half(a, b, c):
+        late = a.mm(b) + c.sin()
+        early = c.cos() + a.mm(b)
+        second = a.mm(b) + a.mm(b).view(15).view(3, 5)
+        return late, early, second, a.mm(b) + a.mm(b)
+
+    torch.manual_seed(0)
+    arguments = [torch.randn(*shape) for shape in ((3, 4), (4, 5), (3, 5))]
+    graph = make_fx(half, tracing_mode="fake")(*arguments)
+    expected = half(*arguments)
+    keep_products_in_place(graph)
+    graph.graph.lint()
+    sums = [node.target for node in graph.graph.output_node().args[0]]
+    assert sums == [aten.sub.Tensor, aten.add.Tensor, aten.sub.Tensor, aten.add.Tensor]
+    assert all(map(torch.equal, graph(*arguments), expected))
