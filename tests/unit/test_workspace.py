@@ -1,5 +1,7 @@
 """Scratch of convolutions, against what they really take."""
 
+import functools
+
 import pytest
 import torch
 from torch import fx
@@ -278,6 +280,19 @@ class TestWhatAGpuLaysOutChannelsLast:
             lambda *given: aten.convolution_backward(*given, None, *OPTIONS, [True, True, False]), *given
         )
         assert workspace_bytes(node, "cuda") == gradient.nbytes + weight_bytes
+
+    def test_where_it_works_in_rows_views_that_are_not_are_copied(self):
+        """Gradients of heads whose results were turned and joined; part of one that lies in rows is shown as it is."""
+
+        def backward(joined, image, weight, first):
+            shown = joined[:, first : first + 64].view(2, 8, 8, 8).permute(0, 3, 1, 2)
+            return aten.convolution_backward(shown, image, weight, None, *OPTIONS, [True, True, False])
+
+        image, weight = torch.empty(2, 6, 8, 8), torch.empty(8, 6, 3, 3)
+        node = convolution_of(functools.partial(backward, first=16), torch.empty(2, 80, 8), image, weight)
+        assert workspace_bytes(node, "cuda") == 2 * 8 * 64 * 4
+        shown = convolution_of(lambda x, w: convolve(x.view(2, 6, 8, 8), w), torch.empty(2, 6, 64), weight)
+        assert workspace_bytes(shown, "cuda") == 0
 
 
 def test_a_product_of_a_flattened_image_is_not_like_one_of_other_rows():
