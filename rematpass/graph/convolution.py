@@ -17,6 +17,8 @@ OWN_KERNEL = 3
 COUNTED_DIMENSIONS = 2
 # Which of convolutions over more oneDNN's kernels refuse is not known, but for gradients of weights (`VolumeScratch`).
 MOST_DIMENSIONS = 2
+# So many are a block of oneDNN's with AVX-512; of fewer it makes none, or fills it up.
+FEW_CHANNELS = 16
 # Up to this size of a kernel oneDNN has one of its own for the gradient of a depthwise weight.
 DEPTHWISE_KERNEL = 3
 
@@ -56,6 +58,12 @@ class Convolution:
     def has_one_channel(self) -> bool:
         """Whether it reads or returns gray images."""
         return self.groups == 1 and min(self.inputs, self.outputs) == 1
+
+    @property
+    def is_of_waves(self) -> bool:
+        """Whether waves of few channels, one dimension long, are taken apart or put together, with strides mostly."""
+        has_few = self.groups == 1 and min(self.inputs, self.outputs) < FEW_CHANNELS
+        return has_few and len(self.image) == 1 and (self.is_strided or self.is_transposed)
 
     @property
     def is_refusable(self) -> bool:

@@ -104,6 +104,28 @@ def test_what_lies_across_a_sequence_is_copied_for_its_convolution(device, is_ba
     assert across - along == (1 + is_backward) * rows.nbytes
 
 
+@pytest.mark.parametrize("is_transposed", [False, True])
+@pytest.mark.parametrize("channels", [1, 2, 12])
+def test_waves_take_what_is_predicted(channels, is_transposed):
+    wave, weight = torch.randn(4, channels, 1364), torch.randn(16, channels, 8)
+    settings = None, [4], [0], [1], is_transposed, [0], 1
+
+    def run(x, weight):
+        return aten.convolution(x, weight, *settings)
+
+    def run_backward(gradient, x, weight):
+        return aten.convolution_backward(gradient, x, weight, *settings, [True, True, False])
+
+    x = torch.randn(4, 16, 340) if is_transposed else wave
+    gradient = torch.randn_like(run(x, weight))
+    for function, arguments in ((run, (x, weight)), (run_backward, (gradient, x, weight))):
+        made = function(*arguments)
+        returned = sum(r.nbytes for r in (made if isinstance(made, tuple) else (made,)) if r is not None)
+        del made
+        measured = rematpass.measure_peak(lambda f=function, a=arguments: f(*a), device="cpu") - returned
+        assert workspace_bytes(convolution_of(function, *arguments)) == pytest.approx(measured, rel=0.01)
+
+
 def test_the_gradient_of_attention_is_copied_where_it_lies_head_by_head():
     query, key, value = (torch.randn(2, 64, 4, 16).transpose(1, 2) for _ in range(3))
     attend = aten._scaled_dot_product_flash_attention_for_cpu
