@@ -10,7 +10,6 @@ import hashlib
 import logging
 import os
 import platform
-import statistics
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -24,7 +23,7 @@ from .device_model import DeviceModel
 
 _LOG = logging.getLogger(__name__)
 
-PROBE_VERSION = 1
+PROBE_VERSION = 2
 """Part of the cache key: raise it when what is measured, or how it is rounded, changes."""
 
 CPU_LAUNCH_NS = 2_000
@@ -51,8 +50,8 @@ SIGNIFICANT_DIGITS = 2
 the measurement reaches the plan.
 """
 
-_REPEATS = 9  # samples at most; the median of an odd number is one of them
-_LIMIT_SECONDS = 0.4  # per figure, after which no further sample is taken
+_REPEATS = 50  # samples at most
+_LIMIT_SECONDS = 0.7  # per figure, after which no further sample is taken
 
 
 def measure_cpu() -> DeviceModel:
@@ -138,18 +137,22 @@ def _matmul_flops_per_second() -> float:
     generator = np.random.default_rng(0)
     left, right = (generator.random((MATMUL_SIZE, MATMUL_SIZE), dtype=np.float32) for _ in range(2))
     out = np.empty_like(left)
-    return 2 * MATMUL_SIZE**3 / _median_seconds(lambda: np.matmul(left, right, out=out))
+    return 2 * MATMUL_SIZE**3 / _least_seconds(lambda: np.matmul(left, right, out=out))
 
 
 def _copy_bytes_per_second() -> float:
     """Bandwidth of a copy: every byte is read once and written once."""
     source = np.ones(COPY_BYTES // 4, dtype=np.float32)
     target = np.zeros_like(source)
-    return 2 * COPY_BYTES / _median_seconds(lambda: np.copyto(target, source))
+    return 2 * COPY_BYTES / _least_seconds(lambda: np.copyto(target, source))
 
 
-def _median_seconds(action: Callable[[], object]) -> float:
-    """Median time of `action` after one run that is not counted (it starts threads and touches the memory)."""
+def _least_seconds(action: Callable[[], object]) -> float:
+    """Least time of `action` after one run that is not counted (it starts threads and touches the memory).
+
+    Other work only makes it slower: of medians, one taken beside two processes was a third too slow (2026-11), and the
+    prices of that moment would be kept.
+    """
     action()
     samples: list[float] = []
     deadline = time.perf_counter() + _LIMIT_SECONDS
@@ -157,7 +160,7 @@ def _median_seconds(action: Callable[[], object]) -> float:
         start = time.perf_counter()
         action()
         samples.append(time.perf_counter() - start)
-    return max(statistics.median(samples), 1e-9)
+    return max(min(samples), 1e-9)
 
 
 def _round_digits(value: float) -> float:

@@ -16,7 +16,6 @@ from .capture import JointProgram
 from .constraints import Constraints
 from .facts import Facts
 from .narrow import find_narrow
-from .op_traits import kind_of
 
 _FREE = (Kind.INPUT, Kind.SYMBOL, Kind.VIEW, Kind.PART)
 
@@ -37,7 +36,7 @@ def describe_work(joint: JointProgram, facts: Facts, *, is_fusing: bool) -> tupl
             is_read_backward=i in read_backward,
             is_stored_forward=_lookup(stored[False], i),
             is_stored_backward=_lookup(stored[True], i),
-            is_free=value.kind in _FREE or kind_of(joint.nodes[i]) is Kind.VIEW,  # copied in each half whatever is kept
+            is_free=value.kind in _FREE or value.is_copied,  # in each half, whatever is kept
         )
         for i, value in enumerate(facts.values)
     )

@@ -21,12 +21,11 @@ from ..errors import OptionError
 from ..solve.program import Kind
 from .capture import JointProgram
 from .discrete import Exactness
-from .facts import Facts
-from .op_traits import kind_of
+from .facts import Facts, ValueFacts
 from .purity import Declared, is_seed, never_again_reason, unknown_op
 from .unread import is_unread
 
-_UNPINNED = (Kind.INPUT, Kind.SYMBOL, Kind.VIEW)
+_UNPINNED = (Kind.INPUT, Kind.SYMBOL)
 
 
 @dataclass(frozen=True)
@@ -76,10 +75,10 @@ def collect_constraints(
         if value.kind is Kind.PART:
             unsafe = safety[value.inputs[0]]
         else:
-            reads_mutated = any(facts.values[u].root in mutated for u in value.inputs)
-            unsafe = _safety_reason(node, value.kind, reads_mutated, effects[i]) or exactness.reason(i)
+            reads_mutated = any(facts.shown(u) in mutated for u in value.inputs)
+            unsafe = _safety_reason(node, value, reads_mutated, effects[i]) or exactness.reason(i)
         safety.append(unsafe)
-        exactness.note(i, is_fixed=unsafe is not None and value.kind is not Kind.VIEW)
+        exactness.note(i, is_fixed=unsafe is not None and not value.is_view)
     for i, unsafe in enumerate(safety):
         _check_possible(pins.again.get(i), facts.values[i].name, unsafe, joint.nodes[i])
     has_effects = tuple(reason is not None for reason in effects)
@@ -103,18 +102,18 @@ def _pins(joint: JointProgram, facts: Facts, save: Sequence[str], recompute: Seq
     again = {i: words for i, words in again.items() if _maker(facts, i) not in saved}
     asked_again = {_maker(facts, i) for i in again}
     wishes: dict[int, str] = {}
-    leaving = {value.root for i, value in enumerate(facts.values) if _leaves_region(joint, i)}
+    leaving = {facts.shown(i) for i in range(len(facts.values)) if _leaves_region(joint, i)}
     for i, value in enumerate(facts.values):
-        root = facts.values[value.root]
+        shown = facts.shown(i)
         policy = None if joint.is_backward[i] else torch_compat.user_policy(joint.nodes[_maker(facts, i)])
-        if policy is None or root.kind in (Kind.INPUT, Kind.SYMBOL):
+        if policy is None or facts.values[shown].kind in _UNPINNED:
             continue
         words = f"your checkpoint policy says {policy}"
         if policy.startswith("PREFER"):
             wishes[i] = words
-        elif policy == "MUST_SAVE" and (owner := _maker(facts, value.root)) not in asked_again:
+        elif policy == "MUST_SAVE" and (owner := _maker(facts, shown)) not in asked_again:
             saved.setdefault(owner, words)
-        elif policy == "MUST_RECOMPUTE" and _maker(facts, i) not in saved and value.root not in leaving:
+        elif policy == "MUST_RECOMPUTE" and _maker(facts, i) not in saved and shown not in leaving:
             again.setdefault(i, words)
         elif policy == "MUST_CPU_OFFLOAD":
             raise OptionError(f"{value.name}: {words}, but nothing goes to host memory yet. Try: PREFER_CPU_OFFLOAD")
@@ -160,12 +159,12 @@ def _combine(
     no_recompute: list[str | None] = []
     no_keep: list[str | None] = []
     for i, node in enumerate(joint.nodes):
-        kind = facts.values[i].kind
-        if kind is Kind.PART:
-            safety[i] = safety[i] or no_recompute[facts.values[i].inputs[0]]
-        no_recompute.append(safety[i] or (pins.saved.get(i) if kind is not Kind.VIEW else None))
-        may_demand = kind is not Kind.INPUT and not is_seed(node)
-        no_keep.append((pins.again.get(i) if may_demand else None) or _keep_reason(node, kind))
+        value = facts.values[i]
+        if value.kind is Kind.PART:
+            safety[i] = safety[i] or no_recompute[value.inputs[0]]
+        no_recompute.append(safety[i] or (None if value.is_view else pins.saved.get(i)))
+        may_demand = value.kind is not Kind.INPUT and not is_seed(node)
+        no_keep.append((pins.again.get(i) if may_demand else None) or _keep_reason(node, value))
     unknown = Counter(
         name
         for i, node in enumerate(joint.nodes)
@@ -187,7 +186,7 @@ def _matches(glob: str, joint: JointProgram, facts: Facts) -> list[int]:
     found = []
     for i, value in enumerate(facts.values):
         is_several = isinstance(joint.nodes[i].meta.get("val"), (tuple, list))
-        if joint.is_backward[i] or value.kind in _UNPINNED or is_several or not value.dtype:
+        if joint.is_backward[i] or value.kind in _UNPINNED or value.is_view or is_several or not value.dtype:
             continue
         op = facts.values[_maker(facts, i)].op
         own = (value.module, f"{value.module}.{op}", op, value.name, *value.labels)
@@ -204,23 +203,23 @@ def _matches(glob: str, joint: JointProgram, facts: Facts) -> list[int]:
     return found
 
 
-def _safety_reason(node: torch_compat.Node, kind: Kind, reads_mutated: bool, effect: str | None) -> str | None:
-    if kind is Kind.SYMBOL:
+def _safety_reason(node: torch_compat.Node, value: ValueFacts, reads_mutated: bool, effect: str | None) -> str | None:
+    if value.kind is Kind.SYMBOL:
         return "a size; kept as a scalar at no cost"
     if effect is not None:
         return effect
     if torch_compat.is_must_be_in_forward(node):
         return "must run in the forward"
-    if reads_mutated and kind is not Kind.VIEW:
+    if reads_mutated and not value.is_view:
         return "reads an input that the step writes to"
     return None
 
 
-def _keep_reason(node: torch_compat.Node, kind: Kind) -> str | None:
-    if kind is Kind.VIEW:
-        return "a view; its base is kept or recomputed"
-    if kind_of(node) is Kind.VIEW:
+def _keep_reason(node: torch_compat.Node, value: ValueFacts) -> str | None:
+    if value.is_copied:
         return "a copy that Inductor makes of a view in each half; what it shows is kept or recomputed"
+    if value.kind is Kind.VIEW:
+        return "a view; its base is kept or recomputed"
     if isinstance(node.meta.get("val"), (tuple, list)):
         return "several results; each is kept or recomputed"
     if is_unread(node):

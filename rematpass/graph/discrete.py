@@ -84,7 +84,7 @@ class Exactness:
             return not self._joint.is_backward[i]
         if not all(self._exact[u] for u in value.inputs):
             return False
-        if value.kind in (Kind.VIEW, Kind.PART):
+        if value.is_view or value.kind is Kind.PART:
             return True
         name = value.op
         if name in ("_to_copy", "convert_element_type"):

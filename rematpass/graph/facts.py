@@ -32,7 +32,8 @@ class ValueFacts(NamedTuple):
 
     `size_bytes` is its whole storage when it owns one, else 0; `view_bytes` what it shows of it; `workspace_bytes` is
     live beside inputs and result while it is computed; `access`, `addend`, `operations` and `constants` are as in
-    `Program`; `labels` are the user's names for it (`rematpass.name`).
+    `Program`; `is_copied`: a view of which Inductor makes a copy in each half (`find_copied_views`); `labels` are the
+    user's names for it (`rematpass.name`).
     """
 
     name: str
@@ -58,7 +59,13 @@ class ValueFacts(NamedTuple):
     module: str
     source: str
     is_joined: bool = False
+    is_copied: bool = False
     labels: tuple[str, ...] = ()
+
+    @property
+    def is_view(self) -> bool:
+        """Whether it shows another value, at any rate to those who do not read the copy."""
+        return self.kind is Kind.VIEW or self.is_copied
 
 
 @dataclass(frozen=True)
@@ -78,6 +85,13 @@ class Facts:
     relaid_bytes: int = 0
     open_sizes: tuple[OpenSize, ...] = ()
     static_inputs: tuple[int, ...] = ()
+
+    def shown(self, i: int) -> int:
+        """Whose elements value i has, itself or through views, copied or not."""
+        root = self.values[i].root
+        while self.values[root].is_copied:
+            root = self.values[self.values[root].inputs[0]].root
+        return root
 
 
 def collect_facts(
@@ -121,16 +135,11 @@ def collect_facts(
         root = values[inputs[0]].root if kind is Kind.VIEW and inputs else i
         access = addressing.note(node, kind, operands, key)
         value = _value(node, called, kind, inputs, root, access, is_owner=i == root, is_summed=node in summed)
-        values.append(value._replace(is_joined=True) if is_joined else value)
-    for i, node in enumerate(joint.nodes):
-        label = "" if joint.is_backward[i] else torch_compat.user_label(node)
-        if label and values[i].kind is Kind.VIEW:
-            owner = values[values[i].root]
-            values[values[i].root] = owner._replace(labels=tuple(dict.fromkeys((*owner.labels, label))))
+        values.append(value._replace(is_joined=is_joined, is_copied=node in copied))
     convolutions = filter(is_convolution, forward if is_relaid else ())
     relaid = {node.args[0]: relaid_bytes(node) for node in convolutions}  # an image that several read is copied once
     return Facts(
-        values=tuple(values),
+        values=_labelled(joint, values),
         static_bytes=_static_bytes(joint, block_bytes(device_type)),
         device_type=device_type,
         ways=addressing.ways,
@@ -139,6 +148,18 @@ def collect_facts(
         open_sizes=open_sizes(node.meta.get("val") for node in joint.nodes),
         static_inputs=joint.static_inputs,
     )
+
+
+def _labelled(joint: JointProgram, values: list[ValueFacts]) -> tuple[ValueFacts, ...]:
+    """With the user's names, each at the value that is shown where the name was given."""
+    facts = Facts(tuple(values), 0, "")
+    for i, node in enumerate(joint.nodes):
+        label = "" if joint.is_backward[i] else torch_compat.user_label(node)
+        if label and values[i].is_view:
+            shown = facts.shown(i)
+            labels = dict.fromkeys((*values[shown].labels, label))
+            values[shown] = values[shown]._replace(labels=tuple(labels))
+    return tuple(values)
 
 
 def _kind_when_fused(called: Called, *, is_stored: bool) -> Kind:

@@ -10,7 +10,7 @@ import torch
 from torch import fx
 
 from ..formula.pieces import Part, round_up
-from .op_traits import base_name
+from .op_traits import HALVES, base_name
 from .sizes import concrete
 
 # Rows and columns are padded to these in the scratch of the backward (torch 2.5 to 2.13, `mha_bwd` of
@@ -18,7 +18,6 @@ from .sizes import concrete
 # alike: it runs a kernel for the sums, too, and one that rounds the gradient of the query.
 ROWS = 128
 COLUMNS = 32
-_HALF = (torch.float16, torch.bfloat16)
 
 
 def gpu_attention_parts(node: fx.Node) -> tuple[Part, ...]:
@@ -35,5 +34,5 @@ def gpu_attention_parts(node: fx.Node) -> tuple[Part, ...]:
     if not isinstance(query, torch.Tensor) or query.dim() != 4:
         return ()
     batch, heads, length, width = map(concrete, query.shape)
-    floats = 1 + (round_up(1, width, COLUMNS) if query.dtype in _HALF else 0)
+    floats = 1 + (round_up(1, width, COLUMNS) if query.dtype in HALVES else 0)
     return (Part("round_up", (batch * heads * floats * 4, length, ROWS)),)

@@ -42,6 +42,7 @@ _REDUCTION = words(
 # Those of them that Inductor writes out where they are few (`Reduction.create`, 2.11 to 2.15).
 _UNROLLED = words("all amax amin any mean prod sum")
 _RESHAPING = words("reshape view _unsafe_view")
+HALVES = (torch.float16, torch.bfloat16)
 # What Inductor takes for expensive on a CPU (`StorageBox.should_realize_on_reuse`, 2.13).
 _HEAVY = words("exp sigmoid tanh log log10 log1p log2")
 _DRAWN = words("inductor_random")
@@ -228,8 +229,7 @@ def addend_of(node: fx.Node, device_type: str) -> Addend:
 
 def adds_in_product(dtype: torch.dtype, device_type: str) -> bool:
     """Whether what a product adds stays with it whoever reads the sum (`unfuse_bias_add_to_pointwise`)."""
-    is_half = dtype in (torch.float16, torch.bfloat16)
-    return device_type == "cpu" or (is_half and adds_half_bias_in_matmul())
+    return device_type == "cpu" or (dtype in HALVES and adds_half_bias_in_matmul())
 
 
 def count_operations(node: fx.Node, joined: int = 0) -> int:

@@ -15,7 +15,6 @@ from ..formula.pieces import Part
 from ..solve.program import Kind
 from .capture import JointProgram
 from .facts import Facts
-from .op_traits import kind_of
 from .operators import CUDA_BLOCK_BYTES
 from .sizes import bytes_of, storage_bytes
 from .workspace import workspace_parts
@@ -48,7 +47,7 @@ def describe_parts(joint: JointProgram, facts: Facts) -> SizeParts:
         is_owner = value.root == i
         if not is_owner or not isinstance(tensor, torch.Tensor):
             storage.append(())
-        elif kind_of(node) is Kind.VIEW:  # one that is copied
+        elif value.is_copied:
             storage.append((Part("round_up", (1, bytes_of(tensor), block)),))
         else:
             storage.append((_stored(tensor, block),))

@@ -19,10 +19,9 @@ import torch
 from torch import fx
 
 from ..torch_compat import most_in_two_steps
-from .op_traits import base_name, tensor_at
+from .op_traits import HALVES, base_name, tensor_at
 from .sizes import concrete
 
-HALVES = (torch.float16, torch.bfloat16)
 NO_TAIL = (0, ())
 # Of a variance in one pass: correct the number of elements, hold it at zero or above, divide.
 ONE_PASS_STEPS = 3

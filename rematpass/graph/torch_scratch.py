@@ -15,7 +15,7 @@ from typing import cast
 import torch
 from torch import fx
 
-from .op_traits import base_name, tensor_at
+from .op_traits import HALVES, base_name, tensor_at
 from .sizes import bytes_of, concrete, elements_of, is_row_major
 from .words import words
 
@@ -100,7 +100,7 @@ def scattered_bytes(node: fx.Node) -> int:
     into, places, source = (tensor_at(node, i) for i in (0, 2, 3))
     if into is None or places is None:
         return 0
-    is_half = into.dtype in (torch.float16, torch.bfloat16)
+    is_half = into.dtype in HALVES
     are_rows = places.ndim > 1 and node.args[1] == 0 and not any(places.stride()[1:])
     sums = 4 * elements_of(into) if is_half and not are_rows else 0
     if base_name(node.target) == "scatter_reduce" and node.args[4] == "mean":

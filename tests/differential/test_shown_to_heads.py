@@ -73,3 +73,21 @@ def test_the_formula_counts_the_copy():
     assert any(alive.name == "expand" for alive in plan.alive_at_peak)
     for batch, sequence in [(2, 67), (7, 190)]:
         assert plan.formula.at(batch=batch, sequence=sequence) == peak_of_decision(plan, batch, sequence)
+
+
+@pytest.mark.parametrize("pin", ["save", "recompute"])
+def test_a_name_given_to_what_is_copied_is_that_of_what_it_shows(pin):
+    class Named(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.query, self.key = nn.Linear(WIDTH, WIDTH), nn.Linear(WIDTH, WIDTH // HEADS)
+
+        def forward(self, x):
+            q = self.query(x).unflatten(-1, (HEADS, -1)).transpose(1, 2)
+            key = rematpass.name(self.key(x)[:, None].expand(-1, HEADS, -1, -1), "key")
+            return functional.scaled_dot_product_attention(q, key, key).square().mean()
+
+    x = torch.randn(2, LENGTH, WIDTH)
+    plan = rematpass.plan(Named(), args=(x,), memory_budget="none", **{pin: ["key"]})
+    products = [value for value in plan.values if "key" in value.module and value.op == "addmm"]
+    assert [value.decision.value for value in products] == ["keep" if pin == "save" else "recompute"]
