@@ -103,19 +103,22 @@ def stand_ins(model: object, arguments: Arguments, dtype: torch.dtype | None) ->
         dtype: what floating-point tensors shall be; None leaves them as they are.
 
     Raises:
-        RematError: a tensor wraps others (a DTensor, quantized weights).
+        RematError: a tensor wraps others (a DTensor, quantized weights), or is sparse.
     """
     made = torch_compat.StandIns(dtype)
 
     def replaced(leaf: Any) -> Any:
-        return made.of(leaf) if isinstance(leaf, torch.Tensor) else leaf
+        if not isinstance(leaf, torch.Tensor):
+            return leaf
+        _check_plain("an argument", leaf)
+        return made.of(leaf)
 
     undo: list[Callable[[], None]] = []
     try:
         for place, name, tensor in list(_tensors(model)):
             _check_plain(name, tensor)
             undo.append(functools.partial(place.__setitem__, name, tensor))
-            place[name] = replaced(tensor)
+            place[name] = made.of(tensor)
         yield torch_compat.map_leaves(replaced, arguments)
     finally:
         for restore in reversed(undo):
@@ -143,6 +146,11 @@ def _check_plain(name: str, tensor: torch.Tensor) -> None:
         raise RematError(
             f"{name} is a {type(tensor).__name__}, a tensor made of others; without its device it cannot be traced. "
             "Try: plan before sharding or quantizing, or on the training machine without device="
+        )
+    if tensor.layout is not torch.strided:
+        raise RematError(
+            f"{name} is sparse ({str(tensor.layout).removeprefix('torch.')}); without its device it cannot be traced. "
+            "Try: plan on the training machine without device= and dtype=, or to_dense()"
         )
 
 

@@ -43,6 +43,22 @@ def ops_of(plan: rematpass.Plan) -> list[str]:
     return [point.op for point in plan.timeline]
 
 
+def test_what_is_sparse_is_refused_before_anything_is_replaced():
+    class Mixing(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.layer = nn.Linear(4, 4)
+
+        def forward(self, x: torch.Tensor, neighbours: torch.Tensor) -> torch.Tensor:
+            return torch.sparse.mm(neighbours, self.layer(x)).sum()
+
+    model = Mixing()
+    weight = model.layer.weight
+    with pytest.raises(RematError, match=r"an argument is sparse \(sparse_coo\); .*Try: .*to_dense"):
+        rematpass.plan(model, (torch.ones(4, 4), torch.eye(4).to_sparse()), device="h100-sxm")
+    assert model.layer.weight is weight
+
+
 def test_a_model_without_weights_gets_the_plan_of_the_real_one():
     torch.manual_seed(0)
     real = rematpass.plan(Attention(), (torch.ones(2, 128, 64),), loss=torch.sum, memory_budget="none")
