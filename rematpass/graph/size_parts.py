@@ -45,12 +45,10 @@ def describe_parts(joint: JointProgram, facts: Facts) -> SizeParts:
     for i, (node, value) in enumerate(zip(joint.nodes, facts.values, strict=True)):
         tensor = node.meta.get("val")
         is_owner = value.root == i
-        if not is_owner or not isinstance(tensor, torch.Tensor):
-            storage.append(())
-        elif value.is_copied:
-            storage.append((Part("round_up", (1, bytes_of(tensor), block)),))
+        if is_owner and isinstance(tensor, torch.Tensor):
+            storage.append((_stored(tensor, block, is_copied=value.is_copied),))
         else:
-            storage.append((_stored(tensor, block),))
+            storage.append(())
         returned = _returned(node, value.kind, block)
         scratch.append((*returned, *workspace_parts(node, facts.device_type, is_relaid=facts.is_relaid)))
     static = _static(joint, block)
@@ -59,8 +57,8 @@ def describe_parts(joint: JointProgram, facts: Facts) -> SizeParts:
     return SizeParts(tuple(storage), tuple(scratch), tuple(static))
 
 
-def _stored(tensor: torch.Tensor, block: int) -> Part:
-    return Part("round_up", (1, storage_bytes(tensor), block))
+def _stored(tensor: torch.Tensor, block: int, *, is_copied: bool = False) -> Part:
+    return Part("round_up", (1, bytes_of(tensor) if is_copied else storage_bytes(tensor), block))
 
 
 def _returned(node: fx.Node, kind: Kind, block: int) -> Parts:

@@ -89,7 +89,8 @@ def inner_compiler(
             if not is_backward:
                 decide = GraphLowering.decide_layout_opt
                 is_relaid = bool(decide(args[0], is_inference=False) if planned is None else planned)
-            if _has_image_gradients(args[0]) if is_backward else planned is not None:
+            is_told = _has_image_gradients(args[0]) if is_backward else planned is not None
+            if is_told:
                 stack.enter_context(config.patch({layouts[is_relaid]: is_relaid}))
             if is_relaid:
                 stack.enter_context(images_as_read())

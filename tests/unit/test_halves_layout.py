@@ -6,7 +6,7 @@ from torch import fx
 from torch._inductor import compile_fx
 from torch.fx.experimental.proxy_tensor import make_fx
 
-from rematpass.torch_compat import inner_compiler
+from rematpass.torch_compat import IMAGES_LAST, inner_compiler
 
 aten = torch.ops.aten
 WIDE, NARROW = (128, 128), (64, 64)  # a GPU's images are laid out channels last for the first
@@ -55,3 +55,21 @@ def test_the_backward_has_the_layout_of_the_forward(decisions, channels, recompu
     compile_half(forward_half(channels), [])
     compile_half(backward_half(channels, *recomputed), [], is_backward=True)
     assert decisions == [channels == WIDE] * 2
+
+
+@pytest.mark.parametrize("channels", [WIDE, NARROW])
+@pytest.mark.parametrize("is_planned", [False, True])
+def test_both_halves_have_the_layout_of_the_plan(decisions, channels, is_planned):
+    forward = forward_half(channels)
+    forward.graph.output_node().meta[IMAGES_LAST] = is_planned
+    compile_half = inner_compiler(lambda _: None)
+    compile_half(forward, [])
+    compile_half(backward_half(channels), [], is_backward=True)
+    assert decisions == [is_planned] * 2
+
+
+def test_a_layout_that_the_user_set_wins_over_the_plan(decisions):
+    forward = forward_half(WIDE)
+    forward.graph.output_node().meta[IMAGES_LAST] = False
+    inner_compiler(lambda _: None, {"force_layout_optimization": True})(forward, [])
+    assert decisions == [True]
