@@ -179,7 +179,7 @@ class Ladder:
 
     def _search(self, target_bytes: int, starts: list[FrontierPoint], enough_ns: float) -> LocalSearch:
         """A search from each start until it fits; the best of them goes on and is returned."""
-        searches = [LocalSearch(self._program, p.decision, target_bytes, enough_ns) for p in starts]
+        searches = [LocalSearch(self._program, p.start, target_bytes, enough_ns) for p in starts]
         for search in searches:
             fit(search, FIT_ROUNDS, self._spend)
         best = min(searches, key=lambda search: search.best_ns)
@@ -188,7 +188,7 @@ class Ladder:
 
     def _lower(self, point: FrontierPoint, least_ns: float) -> FrontierPoint | None:
         """A plan made from `point` by evictions, the first that takes `least_ns`; None where that takes too long."""
-        search = LocalSearch(self._program, point.decision, self._targets[-1], least_ns)
+        search = LocalSearch(self._program, point.start, self._targets[-1], least_ns)
         for _ in range(FIT_ROUNDS):
             if search.present_ns >= least_ns:
                 return self._evaluate(without_unread(self._program, search.present()))

@@ -7,11 +7,11 @@ takes longer, nor keeps other values but where those make other functions for an
 from __future__ import annotations
 
 from collections.abc import Collection, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from .descent import FrontierPoint
 from .liveness import find_peak
-from .order import drop_unread, let_wait, make_decision, tidy_backward
+from .order import drop_unread, let_hurry, let_wait, make_decision, tidy_backward
 from .program import Decision, Kind, Program, Schedule
 
 # A block of CUDA's allocator: what a single number takes there.
@@ -22,11 +22,12 @@ TRIFLE = 1 / 256
 
 @dataclass(frozen=True)
 class _Ordered:
-    """A plan, its peak, and the op that runs then; -1 where nothing does."""
+    """A plan, its peak, and the op that runs then; -1 where nothing does; `start` as in `FrontierPoint`."""
 
     peak_bytes: int
     op: int
     decision: Decision
+    start: Decision
 
     @property
     def extra_ns(self) -> int:
@@ -35,11 +36,12 @@ class _Ordered:
 
 
 def in_lowest_order(program: Program, decision: Decision) -> FrontierPoint:
-    """The plan as it is or tidied, whichever takes less, with gradients that make its peak waiting.
+    """The plan as it is or tidied, whichever takes less, with functions before its peak that free memory.
 
-    Where a pointwise result makes the peak, other values are kept if that is lower: see `_fused_otherwise`.
+    Gradients that make its peak wait. Where a pointwise result makes it, other values are kept if that is lower: see
+    `_fused_otherwise`.
     """
-    best = _tidied_or_not(program, decision)
+    best = _best_order(program, decision)
     if program.is_fusing and best.op >= 0 and program.kind[best.op] is Kind.POINTWISE:
         others = (other for other in _fused_otherwise(program, best) if other.extra_ns <= best.extra_ns)
         best = min([best, *others], key=lambda plan: plan.peak_bytes)
@@ -47,17 +49,21 @@ def in_lowest_order(program: Program, decision: Decision) -> FrontierPoint:
         waiting = let_wait(program, best.decision.schedule)
         if waiting.backward != best.decision.schedule.backward:
             best = _find_peak(program, make_decision(program, _read_only(program, waiting)))
-    return FrontierPoint(best.peak_bytes, best.extra_ns, best.decision)
+    return FrontierPoint(best.peak_bytes, best.extra_ns, best.decision, best.start)
 
 
 def _find_peak(program: Program, decision: Decision) -> _Ordered:
-    return _Ordered(*find_peak(program, decision.schedule), decision)
+    return _Ordered(*find_peak(program, decision.schedule), decision, decision)
 
 
-def _tidied_or_not(program: Program, decision: Decision) -> _Ordered:
+def _best_order(program: Program, decision: Decision) -> _Ordered:
     tidied = _read_only(program, tidy_backward(program, decision.schedule))
     orders = (decision, make_decision(program, tidied))
-    return min((_find_peak(program, order) for order in orders), key=lambda plan: plan.peak_bytes)
+    best = min((_find_peak(program, order) for order in orders), key=lambda plan: plan.peak_bytes)
+    earlier = let_hurry(program, best.decision.schedule)
+    if earlier.backward == best.decision.schedule.backward:
+        return best
+    return replace(_find_peak(program, make_decision(program, _read_only(program, earlier))), start=best.decision)
 
 
 def _read_only(program: Program, schedule: Schedule) -> Schedule:
@@ -79,12 +85,12 @@ def _fused_otherwise(program: Program, plan: _Ordered) -> Iterator[_Ordered]:
     sourced = _with_sources_kept(program, plan)
     if sourced is not None:
         schedules.append(sourced)
-        yield _tidied_or_not(program, make_decision(program, sourced))
+        yield _best_order(program, make_decision(program, sourced))
     for schedule in schedules:
         for kept in _trifles(program, schedule, plan.op):
             backward = tuple(v for v in schedule.backward if v not in kept)
             without = drop_unread(program, Schedule(schedule.forward, backward))
-            yield _tidied_or_not(program, make_decision(program, without))
+            yield _best_order(program, make_decision(program, without))
 
 
 def _trifles(program: Program, schedule: Schedule, op: int) -> Iterator[set[int]]:

@@ -71,6 +71,15 @@ def tidy_backward(program: Program, schedule: Schedule) -> Schedule:
     return Schedule(schedule.forward, program.core.tidy_backward(schedule.backward))
 
 
+def let_hurry(program: Program, schedule: Schedule) -> Schedule:
+    """The same executions, with functions that free memory before the peak of the backward where that is lower.
+
+    The gradients of a gated layer's two halves are made of one gradient and of what both halves kept. Between them
+    stand products that need the one of them only: what the other one is made of is there for as long.
+    """
+    return Schedule(schedule.forward, program.core.let_hurry(schedule.backward))
+
+
 def let_wait(program: Program, schedule: Schedule) -> Schedule:
     """The same executions, with gradients of weights that are the peak of the backward later where that is lower.
 

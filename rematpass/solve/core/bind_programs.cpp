@@ -7,6 +7,7 @@
 #include "bind.hpp"
 #include "bound.hpp"
 #include "closure.hpp"
+#include "hurry.hpp"
 #include "lives.hpp"
 #include "order.hpp"
 #include "read.hpp"
@@ -25,6 +26,7 @@ void bind_program(py::module_& m) {
         .def("drop_unread", [](const Program& p, const Ops& backward) { return to_tuple(drop_unread(p, backward)); })
         .def("tidy_backward",
              [](const Program& p, const Ops& backward) { return to_tuple(tidy_backward(p, backward)); })
+        .def("let_hurry", [](const Program& p, const Ops& backward) { return to_tuple(let_hurry(p, backward)); })
         .def("let_wait", [](const Program& p, const Ops& backward) { return to_tuple(let_wait(p, backward)); })
         .def("find_forward", [](const Program& p, const Ops& ops,
                                 const Ops& kept) { return find_forward(p, trace_forward(p, ops), kept); })

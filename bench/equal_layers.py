@@ -1,0 +1,125 @@
+"""How near the bound plans are on equal layers, at every third per cent between 20 and 80 % of the memory there is.
+
+In: how many blocks of a Llama-like, a device whose prices count. Out: a table of gaps, and with --json a result file.
+Never compiles, never runs a step.
+
+    python -m bench.equal_layers [--layers 24] [--device h100-sxm] [--json [FILE]]
+
+The share is of what there is between the smallest peak and the fastest plan's. The head has few words, so that layers
+alone decide: with the vocabularies of real models one product more, the gradient of the head's weight, is part of every
+peak.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+import time
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from bench.conditions import describe_machine
+from bench.joint_graphs import capture
+from bench.transformers import Llama
+from rematpass.cost.device_model import DeviceModel, find_device
+from rematpass.files import write_whole
+from rematpass.report.table import align_columns
+from rematpass.solve.program import Program
+from rematpass.solve.search import Frontier
+
+RESULT = Path(__file__).parent / "results" / "equal_layers.json"
+WORDS, WIDTH, LENGTH, BATCH = 64, 1024, 2048, 4
+PERCENTS = range(20, 81, 3)
+WANTED = 0.02
+HEAD = ("share", "budget MiB", "extra", "bound", "gap")
+
+
+@dataclass(frozen=True)
+class Row:
+    """A budget: the plan's extra time and its bound as shares of the step, and by how much the one exceeds the other."""
+
+    percent: int
+    budget_bytes: int
+    extra: float
+    bound: float
+    gap: float
+
+    def cells(self) -> tuple[str, ...]:
+        """The row as text."""
+        shares = (f"{100 * share:.2f} %" for share in (self.extra, self.bound, self.gap))
+        return (f"{self.percent} %", f"{self.budget_bytes / 2**20:.0f}", *shares)
+
+
+def trace(layers: int, device: DeviceModel) -> tuple[Program, int]:
+    """The program of one step in bfloat16, and what its ops take in all, in ns."""
+    before = torch.get_default_dtype()
+    torch.set_default_dtype(torch.bfloat16)
+    try:
+        model = Llama(WORDS, layers, WIDTH, LENGTH, is_fused=True)
+    finally:
+        torch.set_default_dtype(before)
+    ids = torch.zeros((BATCH, LENGTH), dtype=torch.long)
+    inputs = capture(model, (ids, ids.clone()), device, "cuda").inputs
+    return inputs.program, sum(inputs.prices.run_ns)
+
+
+def measure(program: Program, step_ns: int) -> list[Row]:
+    """A row for each budget."""
+    frontier = Frontier(program)
+    top, bottom = frontier.fastest.peak_bytes, frontier.smallest.peak_bytes
+    rows = []
+    for percent in PERCENTS:
+        budget = bottom + (top - bottom) * percent // 100
+        point = frontier.choose(budget)
+        assert point is not None, "budgets between the ends are feasible"
+        bound = frontier.bound_ns(budget, point)
+        gap = (point.extra_ns - bound) / bound if bound else 0.0
+        rows.append(Row(percent, budget, point.extra_ns / step_ns, bound / step_ns, gap))
+    return rows
+
+
+def format_rows(rows: list[Row]) -> str:
+    """The table, and how many rows are near their bound."""
+    near = sum(row.gap <= WANTED for row in rows)
+    lines = align_columns([HEAD, *(row.cells() for row in rows)], right=range(len(HEAD)))
+    table = "\n".join(lines)
+    return f"{table}\n{near} of {len(rows)} budgets within {100 * WANTED:.0f} % of the bound"
+
+
+def parse_arguments(argv: list[str] | None) -> argparse.Namespace:
+    """What is asked for."""
+    parser = argparse.ArgumentParser(description="Gaps between plans and bounds on equal layers.")
+    parser.add_argument("--layers", type=int, default=24, help="blocks (default: %(default)s)")
+    parser.add_argument(
+        "--device", type=find_device, default="h100-sxm", help="whose prices count (default: %(default)s)"
+    )
+    parser.add_argument("--json", type=Path, nargs="?", const=RESULT, metavar="FILE", help=f"default: {RESULT.name}")
+    return parser.parse_args(argv)
+
+
+def main(argv: list[str] | None = None) -> int:
+    """Trace, plan, print."""
+    arguments = parse_arguments(argv)
+    start = time.perf_counter()
+    program, step_ns = trace(arguments.layers, arguments.device)
+    print(f"traced {len(program)} values in {time.perf_counter() - start:.0f} s", file=sys.stderr, flush=True)
+    rows = measure(program, step_ns)
+    print(format_rows(rows))
+    if arguments.json:
+        result: dict[str, Any] = {
+            **describe_machine(torch.device("cpu")),
+            "layers": arguments.layers,
+            "device": arguments.device.name,
+            "values": len(program),
+            "rows": [asdict(row) for row in rows],
+        }
+        write_whole(arguments.json, json.dumps(result, indent=1) + "\n")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

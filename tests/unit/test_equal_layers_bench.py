@@ -1,0 +1,19 @@
+"""`bench/equal_layers.py` on two layers: its rows are plans that fit, and no plan beats its bound."""
+
+import json
+
+from bench import equal_layers
+
+
+def test_two_layers(tmp_path, capsys, monkeypatch):
+    monkeypatch.setattr(equal_layers, "WIDTH", 256)
+    monkeypatch.setattr(equal_layers, "PERCENTS", range(20, 81, 30))
+    path = tmp_path / "rows.json"
+    assert equal_layers.main(["--layers", "2", "--json", str(path)]) == 0
+    rows = json.loads(path.read_text())["rows"]
+    assert [row["percent"] for row in rows] == [20, 50, 80]
+    assert all(row["extra"] >= row["bound"] >= 0 and row["gap"] >= 0 for row in rows)
+    assert [row["extra"] for row in rows] == sorted((row["extra"] for row in rows), reverse=True)
+    assert rows[0]["extra"] > 0
+    near = sum(row["gap"] <= equal_layers.WANTED for row in rows)
+    assert capsys.readouterr().out.endswith(f"{near} of 3 budgets within 2 % of the bound\n")
