@@ -40,7 +40,7 @@ HEAD = ("share", "budget MiB", "extra", "bound", "gap")
 
 @dataclass(frozen=True)
 class Row:
-    """A budget: the plan's extra time and its bound as shares of the step, and by how much the one exceeds the other."""
+    """A budget: the plan's extra time and its bound as shares of the step, and how far the one is above the other."""
 
     percent: int
     budget_bytes: int

@@ -23,7 +23,7 @@ from .device_model import DeviceModel
 
 _LOG = logging.getLogger(__name__)
 
-PROBE_VERSION = 2
+PROBE_VERSION = 3
 """Part of the cache key: raise it when what is measured, or how it is rounded, changes."""
 
 CPU_LAUNCH_NS = 2_000
@@ -150,17 +150,21 @@ def _copy_bytes_per_second() -> float:
 def _least_seconds(action: Callable[[], object]) -> float:
     """Least time of `action` after one run that is not counted (it starts threads and touches the memory).
 
-    Other work only makes it slower: of medians, one taken beside two processes was a third too slow (2026-11), and the
-    prices of that moment would be kept.
+    Other work only makes it slower, and the prices of that moment would be kept: of medians of the clock, one taken
+    beside two processes was a third too slow; beside four, the least of fifty was five times too slow (2026-11). So
+    what counts is how long the calling thread worked: while others have its core it does not. A library whose other
+    threads do more than twice its share is timed by the clock.
     """
     action()
-    samples: list[float] = []
-    deadline = time.perf_counter() + _LIMIT_SECONDS
+    samples: list[tuple[float, float]] = []  # of the clock, of the thread
+    worked, deadline = time.process_time(), time.perf_counter() + _LIMIT_SECONDS
     while not samples or (len(samples) < _REPEATS and time.perf_counter() < deadline):
-        start = time.perf_counter()
+        start, own = time.perf_counter(), time.thread_time()
         action()
-        samples.append(time.perf_counter() - start)
-    return max(min(samples), 1e-9)
+        samples.append((time.perf_counter() - start, time.thread_time() - own))
+    by_clock, by_thread = ([sample[i] for sample in samples] for i in range(2))
+    is_shared = 2 * _core_count() * sum(by_thread) >= time.process_time() - worked
+    return max(min(by_thread if is_shared else by_clock), 1e-9)
 
 
 def _round_digits(value: float) -> float:

@@ -21,7 +21,8 @@ class FrontierPoint:
     """A simulated plan: its peak and its extra time.
 
     `start` is where a search for other plans goes on from: the same executions, but functions that free memory run at
-    their place (see `let_hurry`). What they read early may be computed again later in a plan that keeps less.
+    their place (see `let_hurry`), unless a gradient waits besides. What they read early may be computed again later in
+    a plan that keeps less.
     """
 
     peak_bytes: int

@@ -57,6 +57,7 @@ def _find_peak(program: Program, decision: Decision) -> _Ordered:
 
 
 def _best_order(program: Program, decision: Decision) -> _Ordered:
+    """The plan as it is or tidied, with functions that free memory before its peak where that is lower."""
     tidied = _read_only(program, tidy_backward(program, decision.schedule))
     orders = (decision, make_decision(program, tidied))
     best = min((_find_peak(program, order) for order in orders), key=lambda plan: plan.peak_bytes)

@@ -1,4 +1,4 @@
-"""Layers with gates: the smallest peak where several kernels read one result that is not stored, and the fastest plan's.
+"""Layers with gates: the smallest peak where several kernels read one result that is not stored, and the fastest plan.
 
 The gradients of both halves of such a layer are made of one tangent; Inductor makes them in one kernel.
 """

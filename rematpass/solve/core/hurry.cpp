@@ -8,6 +8,7 @@ namespace remat {
 namespace {
 
 // Each lowers the peak; the next one is another moment then. With equal layers each of them may be the peak in turn.
+// Other limits than these two were not tried (2026-11).
 constexpr int MOST_MOVES = 64;
 // Executions that a function may consist of.
 constexpr std::size_t MOST_STEPS = 64;
@@ -19,8 +20,8 @@ public:
           sequence_(std::move(sequence)),
           half_(find_backward(program, sequence_, kept_in_memory(program, sequence_))),
           live_(live_bytes(program, half_)) {
-        if (!live_.empty())
-            at_ = given() + static_cast<int>(std::max_element(live_.begin(), live_.end()) - live_.begin());
+        if (live_.empty()) return;
+        at_ = given() + static_cast<int>(std::max_element(live_.begin(), live_.end()) - live_.begin());
     }
 
     const std::vector<int>& sequence() const { return sequence_; }
