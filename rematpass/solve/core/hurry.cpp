@@ -75,7 +75,11 @@ private:
         std::vector<int> read;
         for (int i : steps_) {
             if (i >= at_ && half_.is_stored[i] && half_.trace.root[i] == i) allocated += half_.size[i];
-            for (const Read& each : half_.trace.reads[i]) read.push_back(each.storage);
+            for (const Read& each : half_.trace.reads[i]) {
+                // An executor joins kernels that read slices in ways of its own: a scan took 5.8 % more than planned.
+                if (i >= at_ && each.way) return;
+                read.push_back(each.storage);
+            }
         }
         std::sort(read.begin(), read.end());
         read.erase(std::unique(read.begin(), read.end()), read.end());
