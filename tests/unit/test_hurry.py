@@ -18,7 +18,7 @@ from tests.strategies import decisions, programs, stacked_programs
 WIDE = 100
 
 
-def gated(*, is_fixed=False, narrow=16, wide=WIDE):
+def gated(*, is_fixed=False, narrow=16, wide=WIDE, access=0):
     """A gated layer's backward: the gradients of both halves, each with the product that it is for.
 
     Both are made of one tangent and of what the other half kept. The second is two steps long, through a view.
@@ -32,7 +32,8 @@ def gated(*, is_fixed=False, narrow=16, wide=WIDE):
     product = b.add(EXTERN, of_up, size=narrow)
     step = b.add(POINTWISE, tangent, up, size=2 * wide)
     shown = b.add(VIEW, step)
-    of_gate = b.add(POINTWISE, shown, gate, size=wide)
+    seen = b.view(gate, access) if access else gate
+    of_gate = b.add(POINTWISE, shown, seen, size=wide)
     other = b.add(EXTERN, of_gate, size=narrow)
     program = b.finish([b.add(EXTERN, gate, up, size=8)], [product, other], is_fusing=True)
     fixed = tuple(is_fixed and v == product for v in range(len(program)))
@@ -55,6 +56,15 @@ def test_it_stays_where_nothing_gets_lower(changed):
     program, (tangent, of_up, product, step, shown, of_gate, other), _ = gated(**changed)
     schedule = Schedule(program.forward_ops, (tangent, of_up, product, step, shown, of_gate, other))
     assert let_hurry(program, schedule).backward == schedule.backward
+
+
+@pytest.mark.parametrize(("access", "is_moved"), [(0, True), (1, False)])
+def test_what_reads_slices_stays(access, is_moved):
+    """An executor joins kernels that read them in ways of its own."""
+    program, (tangent, of_up, product, step, shown, of_gate, other), _ = gated(access=access)
+    views = range(shown + 1, of_gate)  # of the gate; none without an access of its own
+    schedule = Schedule(program.forward_ops, (tangent, of_up, product, step, shown, *views, of_gate, other))
+    assert (let_hurry(program, schedule).backward != schedule.backward) == is_moved
 
 
 def test_it_does_not_come_between_an_op_and_its_results():

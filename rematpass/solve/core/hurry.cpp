@@ -3,6 +3,8 @@
 #include <algorithm>
 #include <utility>
 
+#include "moves.hpp"
+
 namespace remat {
 
 namespace {
@@ -13,24 +15,15 @@ constexpr int MOST_MOVES = 64;
 // Executions that a function may consist of.
 constexpr std::size_t MOST_STEPS = 64;
 
-class Backward {
+class Backward : public Moving {
 public:
-    Backward(const Program& program, std::vector<int> sequence)
-        : program_(&program),
-          sequence_(std::move(sequence)),
-          half_(find_backward(program, sequence_, kept_in_memory(program, sequence_))),
-          live_(live_bytes(program, half_)) {
-        if (live_.empty()) return;
-        at_ = given() + static_cast<int>(std::max_element(live_.begin(), live_.end()) - live_.begin());
-    }
-
-    const std::vector<int>& sequence() const { return sequence_; }
-    Int peak_bytes() const { return live_.empty() ? 0 : live_[at_ - given()]; }
+    using Moving::Moving;
 
     // With functions that run at the peak or behind it before it, each as early as it frees what it is for; empty where
     // there are none.
     std::vector<int> with_functions_earlier() {
         if (live_.empty()) return {};
+        at_ = given() + peak_;
         link();
         for (int end = at_; end < count(); ++end) {
             if (is_fixed(end)) break;
@@ -41,7 +34,6 @@ public:
 
 private:
     int count() const { return half_.trace.count(); }
-    int given() const { return half_.trace.given; }
     signed char kind(int i) const { return program_->kind[half_.trace.ops[i]]; }
     bool is_fixed(int i) const { return program_->is_fixed[half_.trace.ops[i]]; }
 
@@ -151,10 +143,6 @@ private:
         return found;
     }
 
-    const Program* program_;
-    std::vector<int> sequence_;
-    Half half_;
-    std::vector<Int> live_;
     int at_ = 0;  // instance that runs at the peak
     Rows<int> inputs_, readers_;
     std::vector<int> moved_to_;  // per instance, the one before which it runs; -1: where it is
@@ -167,15 +155,7 @@ private:
 }  // namespace
 
 std::vector<int> let_hurry(const Program& program, Slice<int> backward) {
-    Backward best(program, {backward.begin(), backward.end()});
-    for (int i = 0; i < MOST_MOVES; ++i) {
-        std::vector<int> earlier = best.with_functions_earlier();
-        if (earlier.empty()) break;
-        Backward next(program, std::move(earlier));
-        if (next.peak_bytes() >= best.peak_bytes()) break;
-        best = std::move(next);
-    }
-    return best.sequence();
+    return move_while_lower(program, backward, MOST_MOVES, &Backward::with_functions_earlier);
 }
 
 }  // namespace remat

@@ -3,6 +3,8 @@
 #include <algorithm>
 #include <limits>
 
+#include "moves.hpp"
+
 namespace remat {
 
 namespace {
@@ -10,18 +12,9 @@ namespace {
 // Each lowers the peak; the next one is another moment then.
 constexpr int MOST_MOVES = 4;
 
-class Backward {
+class Backward : public Moving {
 public:
-    Backward(const Program& program, std::vector<int> sequence)
-        : program_(&program),
-          sequence_(std::move(sequence)),
-          half_(find_backward(program, sequence_, kept_in_memory(program, sequence_))),
-          live_(live_bytes(program, half_)) {
-        peak_ = live_.empty() ? 0 : static_cast<int>(std::max_element(live_.begin(), live_.end()) - live_.begin());
-    }
-
-    const std::vector<int>& sequence() const { return sequence_; }
-    Int peak_bytes() const { return live_.empty() ? 0 : live_[peak_]; }
+    using Moving::Moving;
 
     // With the op at the peak where it is about the lowest; empty where it may not wait, or no place is lower.
     std::vector<int> with_peak_later() {
@@ -33,7 +26,6 @@ public:
 
 private:
     int count() const { return static_cast<int>(live_.size()); }
-    int given() const { return half_.trace.given; }
     int op_at(int moment) const { return half_.trace.ops[given() + moment]; }
 
     // What moves: the op, what is made of its result, and what is computed again for it alone.
@@ -151,26 +143,13 @@ private:
         return found;
     }
 
-    const Program* program_;
-    std::vector<int> sequence_;
-    Half half_;
-    std::vector<Int> live_;
-    int peak_ = 0;
     std::vector<char> moves_, is_read_;  // of instances: move later; are read by some that do
 };
 
 }  // namespace
 
 std::vector<int> let_wait(const Program& program, Slice<int> backward) {
-    Backward best(program, {backward.begin(), backward.end()});
-    for (int i = 0; i < MOST_MOVES; ++i) {
-        std::vector<int> later = best.with_peak_later();
-        if (later.empty()) break;
-        Backward next(program, std::move(later));
-        if (next.peak_bytes() >= best.peak_bytes()) break;
-        best = std::move(next);
-    }
-    return best.sequence();
+    return move_while_lower(program, backward, MOST_MOVES, &Backward::with_peak_later);
 }
 
 }  // namespace remat
