@@ -6,7 +6,7 @@ In: a `JointProgram`. Out: `Facts`, plain records without torch objects. Never p
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from types import MappingProxyType
 from typing import NamedTuple
 
@@ -132,6 +132,8 @@ def collect_facts(
         if is_fusing and kind in (Kind.POINTWISE, Kind.REDUCTION):
             is_joined = called.parts > 0 and is_stored_whole(node, device_type)
             kind = _kind_when_fused(called, is_stored=node in asked_for or is_joined)
+            if kind is not called.kind:  # its own function is done with where it is stored: readers have no share in it
+                called = replace(called, operations=0, constants=())
         root = values[inputs[0]].root if kind is Kind.VIEW and inputs else i
         access = addressing.note(node, kind, operands, key)
         value = _value(node, called, kind, inputs, root, access, is_owner=i == root, is_summed=node in summed)

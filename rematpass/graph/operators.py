@@ -97,7 +97,8 @@ class Describer:
 
     def as_copy(self, view: fx.Node, called: Called) -> Called:
         """Of a view that is copied: a loop of its own, whose result is stored."""
-        return replace(called, kind=Kind.REDUCTION, view_bytes=round_up(bytes_of(view.meta["val"]), self._block))
+        size = round_up(bytes_of(view.meta["val"]), self._block)
+        return replace(called, kind=Kind.REDUCTION, view_bytes=size, operations=0, constants=())
 
     def _look_at(self, node: fx.Node) -> Called:
         value, device_type, is_call = node.meta.get("val"), self._device_type, node.op == "call_function"

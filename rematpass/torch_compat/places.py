@@ -23,7 +23,10 @@ def stored_places_first() -> Iterator[None]:
 
     By itself Inductor (2.11-2.15, `decide_inplace_update`) takes the first of what a result reads, in the order of its
     loads: often random numbers of the same kernel, which are not in memory at all, so what else is read there for the
-    last time stays. Attention with dropout took up to 15 % more, and a perceptron with dropout 9 %.
+    last time stays. Attention with dropout took up to 15 % more, and a perceptron with dropout 9 %. Of what the kernel
+    makes for itself it writes over what lies in the place of something in memory first: the probabilities of a DeBERTa,
+    which lie in that of the scores, before the random numbers they are multiplied with; its smallest plan took 11 %
+    more.
     """
     from torch._inductor.scheduler import BaseSchedulerNode
 
@@ -33,7 +36,7 @@ def stored_places_first() -> Iterator[None]:
     def decide(self: Any) -> None:
         reads = self.read_writes.reads
         own = made_inside(self.scheduler.get_fused_node(self))
-        self.read_writes.reads = type(reads)(sorted(reads, key=lambda dep: dep.name in own))
+        self.read_writes.reads = type(reads)(sorted(reads, key=lambda dep: _first_in_place(dep.name) in own))
         try:
             original(self)
         finally:
@@ -117,6 +120,16 @@ def images_as_read() -> Iterator[None]:
         yield
     finally:
         kernel.get_fill_order = original
+
+
+def _first_in_place(name: str) -> str:
+    """What lay first where the kernel that is being generated has `name` lie."""
+    from torch._inductor.codegen.common import InplacedBuffer
+    from torch._inductor.virtualized import V
+
+    arguments = getattr(V.kernel, "args", None)  # none where nothing is generated
+    place = arguments.inplace_buffers.get(name) if arguments is not None else None
+    return place.other_names[0] if isinstance(place, InplacedBuffer) else name
 
 
 def _storage_box(tensor: Any) -> Any:

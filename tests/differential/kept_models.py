@@ -233,21 +233,6 @@ class Joined(nn.Module):
         return torch.cat(features, 1).square().mean()
 
 
-class DroppedScores(nn.Module):
-    """BERT's attention written out: scores after dropout are written over the products, whatever else is read first."""
-
-    def __init__(self):
-        super().__init__()
-        self.layers = nn.ModuleList(nn.Linear(32, 96) for _ in range(3))
-
-    def forward(self, x):
-        for layer in self.layers:
-            query, key, value = layer(x).chunk(3, -1)
-            scores = functional.dropout(torch.softmax(query @ key.transpose(1, 2), -1), 0.1)
-            x = x + scores @ value
-        return x.square().mean()
-
-
 class Pools(nn.Module):
     """What a pooling hands back lies in rows, and so does what is made of it: it cannot take an image's place."""
 
@@ -318,20 +303,6 @@ class Dilated(nn.Module):
         return x.square().mean()
 
 
-class Dropped(nn.Module):
-    """Batch norm, GELU and dropout between products: what only the next kernel reads is one kernel with it."""
-
-    def __init__(self):
-        super().__init__()
-        blocks = [nn.Sequential(nn.Linear(32, 128), nn.BatchNorm1d(128), nn.GELU(), nn.Dropout(0.1)) for _ in range(3)]
-        self.blocks, self.last = nn.ModuleList(blocks), nn.ModuleList(nn.Linear(128, 32) for _ in range(3))
-
-    def forward(self, x):
-        for block, last in zip(self.blocks, self.last, strict=True):
-            x = x + last(block(x))
-        return x.square().mean()
-
-
 class Filters(nn.Module):
     """Gated convolutions between products read along a sequence what lies along channels."""
 
@@ -364,19 +335,6 @@ class Crossed(nn.Module):
         for layer in self.layers:
             z = joined * layer(z) + z
         return self.head(z).square().mean()
-
-
-class AlphaDropped(nn.Module):
-    """Self-normalizing layers: their dropout draws into a tensor that nothing else is written over."""
-
-    def __init__(self):
-        super().__init__()
-        self.layers = nn.ModuleList(nn.Linear(64, 64) for _ in range(3))
-
-    def forward(self, x):
-        for layer in self.layers:
-            x = functional.alpha_dropout(functional.selu(layer(x)), 0.1, training=True)
-        return x.square().mean()
 
 
 class Beside(nn.Module):

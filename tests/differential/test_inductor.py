@@ -13,7 +13,7 @@ from torch.nn import functional
 
 import rematpass
 from rematpass.torch_compat import compile_uncached, fusion
-from tests.differential import kept_models
+from tests.differential import kept_dropouts, kept_models
 from tests.differential.compiled import SCALAR, compiled_step, gradients, train_step
 from tests.strategies import torch_programs
 
@@ -159,10 +159,11 @@ KEPT_BY_US = [
     pytest.param(kept_models.Dilated, (4, 64, 512), "smallest", id="wide_padding"),
     pytest.param(kept_models.Filters, (8, 128, 48), "smallest", id="read_along_a_sequence"),
     pytest.param(kept_models.Beside, (4, 200, 64), "smallest", id="stored_along_a_sequence"),
-    pytest.param(kept_models.Dropped, (512, 32), "smallest", id="one_kernel_with_the_next"),
+    pytest.param(kept_dropouts.Dropped, (512, 32), "smallest", id="one_kernel_with_the_next"),
     pytest.param(kept_models.Joined, (4, 3, 32, 32), "fastest", id="some_channels_of_a_gradient"),
     pytest.param(kept_models.Pools, (8, 3, 64, 64), "fastest", id="an_image_in_rows"),
-    pytest.param(kept_models.DroppedScores, (4, 128, 32), "smallest", id="over_the_numbers_it_draws"),
+    pytest.param(kept_dropouts.DroppedScores, (4, 128, 32), "smallest", id="over_the_numbers_it_draws"),
+    pytest.param(kept_dropouts.ScaledDropped, (2048, 16), "fastest", id="over_what_lies_over_others"),
     pytest.param(kept_models.Windows, (2, 3, 128, 128), "fastest", id="channels_last_in_the_shape"),
 ]
 
@@ -182,7 +183,7 @@ def test_the_plan_is_kept(make, shape, end):
     ("make", "width", "share"),
     [
         pytest.param(kept_models.Crossed, 48, 0.2, id="not_over_what_was_joined"),
-        pytest.param(kept_models.AlphaDropped, 64, 1, id="one_place_to_draw_into"),
+        pytest.param(kept_dropouts.AlphaDropped, 64, 1, id="one_place_to_draw_into"),
     ],
 )
 def test_the_plan_is_kept_between_its_ends(make, width, share):

@@ -252,3 +252,12 @@ def test_facts_hold_no_torch_object():
     facts, _ = facts_of(lambda x: x.exp().sum(), matrix(4, 6))
     plain = (str, int, bool, tuple)
     assert all(isinstance(getattr(v, name), plain) for v in facts.values for name in v.__slots__)
+
+
+def test_readers_of_what_is_stored_whole_have_no_steps_of_it():
+    """Counted with theirs, the steps of concatenations made long functions of a scan too long to be fused."""
+    joint = joint_of(lambda x: (torch.cat([x.sin(), x * 2]) * x.repeat(2, 1)).cumsum(0), [matrix(4, 6)])
+    values = collect_facts(joint, is_fusing=True).values
+    stored = [v for v in values if v.op in ("cat", "mul") and v.kind is Kind.REDUCTION]
+    assert [v.op for v in stored] == ["cat", "mul"]  # the second is what the running sum asks for
+    assert [(v.operations, v.constants) for v in stored] == [(0, ())] * 2
