@@ -1,13 +1,12 @@
 """How near the bound plans are on equal layers, at every third per cent between 20 and 80 % of the memory there is.
 
-In: how many blocks of a Llama-like, a device whose prices count. Out: a table of gaps, and with --json a result file.
-Never compiles, never runs a step.
+In: how many blocks of a Llama-like, vocabularies, a device whose prices count. Out: a table of gaps, and with --json a
+result file. Never compiles, never runs a step.
 
-    python -m bench.equal_layers [--layers 24] [--device h100-sxm] [--json [FILE]]
+    python -m bench.equal_layers [--layers 24] [--words 64 32000] [--device h100-sxm] [--json [FILE]]
 
-The share is of what there is between the smallest peak and the fastest plan's. The head has few words, so that layers
-alone decide: with the vocabularies of real models one product more, the gradient of the head's weight, is part of every
-peak.
+The share is of what there is between the smallest peak and the fastest plan's. Under a head of few words layers alone
+decide; with the vocabularies of real models its tangent, or the gradient of its weight, is part of every peak.
 """
 
 from __future__ import annotations
@@ -32,16 +31,18 @@ from rematpass.solve.program import Program
 from rematpass.solve.search import Frontier
 
 RESULT = Path(__file__).parent / "results" / "equal_layers.json"
-WORDS, WIDTH, LENGTH, BATCH = 64, 1024, 2048, 4
+VOCABULARIES = (64, 32_000)
+WIDTH, LENGTH, BATCH = 1024, 2048, 4
 PERCENTS = range(20, 81, 3)
 WANTED = 0.02
-HEAD = ("share", "budget MiB", "extra", "bound", "gap")
+HEAD = ("words", "share", "budget MiB", "extra", "bound", "gap")
 
 
 @dataclass(frozen=True)
 class Row:
     """A budget: the plan's extra time and its bound as shares of the step, and how far the one is above the other."""
 
+    words: int
     percent: int
     budget_bytes: int
     extra: float
@@ -51,15 +52,15 @@ class Row:
     def cells(self) -> tuple[str, ...]:
         """The row as text."""
         shares = (f"{100 * share:.2f} %" for share in (self.extra, self.bound, self.gap))
-        return (f"{self.percent} %", f"{self.budget_bytes / 2**20:.0f}", *shares)
+        return (f"{self.words:,}", f"{self.percent} %", f"{self.budget_bytes / 2**20:.0f}", *shares)
 
 
-def trace(layers: int, device: DeviceModel) -> tuple[Program, int]:
+def trace(words: int, layers: int, device: DeviceModel) -> tuple[Program, int]:
     """The program of one step in bfloat16, and what its ops take in all, in ns."""
     before = torch.get_default_dtype()
     torch.set_default_dtype(torch.bfloat16)
     try:
-        model = Llama(WORDS, layers, WIDTH, LENGTH, is_fused=True)
+        model = Llama(words, layers, WIDTH, LENGTH, is_fused=True)
     finally:
         torch.set_default_dtype(before)
     ids = torch.zeros((BATCH, LENGTH), dtype=torch.long)
@@ -67,7 +68,7 @@ def trace(layers: int, device: DeviceModel) -> tuple[Program, int]:
     return inputs.program, sum(inputs.prices.run_ns)
 
 
-def measure(program: Program, step_ns: int) -> list[Row]:
+def measure(words: int, program: Program, step_ns: int) -> list[Row]:
     """A row for each budget."""
     frontier = Frontier(program)
     top, bottom = frontier.fastest.peak_bytes, frontier.smallest.peak_bytes
@@ -78,7 +79,7 @@ def measure(program: Program, step_ns: int) -> list[Row]:
         assert point is not None, "budgets between the ends are feasible"
         bound = frontier.bound_ns(budget, point)
         gap = (point.extra_ns - bound) / bound if bound else 0.0
-        rows.append(Row(percent, budget, point.extra_ns / step_ns, bound / step_ns, gap))
+        rows.append(Row(words, percent, budget, point.extra_ns / step_ns, bound / step_ns, gap))
     return rows
 
 
@@ -95,6 +96,9 @@ def parse_arguments(argv: list[str] | None) -> argparse.Namespace:
     parser = argparse.ArgumentParser(description="Gaps between plans and bounds on equal layers.")
     parser.add_argument("--layers", type=int, default=24, help="blocks (default: %(default)s)")
     parser.add_argument(
+        "--words", type=int, nargs="+", default=VOCABULARIES, help="vocabularies (default: 64 and 32000)"
+    )
+    parser.add_argument(
         "--device", type=find_device, default="h100-sxm", help="whose prices count (default: %(default)s)"
     )
     parser.add_argument("--json", type=Path, nargs="?", const=RESULT, metavar="FILE", help=f"default: {RESULT.name}")
@@ -104,10 +108,12 @@ def parse_arguments(argv: list[str] | None) -> argparse.Namespace:
 def main(argv: list[str] | None = None) -> int:
     """Trace, plan, print."""
     arguments = parse_arguments(argv)
-    start = time.perf_counter()
-    program, step_ns = trace(arguments.layers, arguments.device)
-    print(f"traced {len(program)} values in {time.perf_counter() - start:.0f} s", file=sys.stderr, flush=True)
-    rows = measure(program, step_ns)
+    rows: list[Row] = []
+    for words in arguments.words:
+        start = time.perf_counter()
+        program, step_ns = trace(words, arguments.layers, arguments.device)
+        print(f"traced {len(program)} values in {time.perf_counter() - start:.0f} s", file=sys.stderr, flush=True)
+        rows += measure(words, program, step_ns)
     print(format_rows(rows))
     if arguments.json:
         result: dict[str, Any] = {

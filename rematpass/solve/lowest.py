@@ -11,7 +11,7 @@ from dataclasses import dataclass, replace
 
 from .descent import FrontierPoint
 from .liveness import find_peak
-from .order import drop_unread, let_hurry, let_wait, make_decision, tidy_backward
+from .order import drop_unread, let_hurry, let_wait, let_wait_longer, make_decision, tidy_backward
 from .program import Decision, Kind, Program, Schedule
 
 # A block of CUDA's allocator: what a single number takes there.
@@ -45,10 +45,11 @@ def in_lowest_order(program: Program, decision: Decision) -> FrontierPoint:
     if program.is_fusing and best.op >= 0 and program.kind[best.op] is Kind.POINTWISE:
         others = (other for other in _fused_otherwise(program, best) if other.extra_ns <= best.extra_ns)
         best = min([best, *others], key=lambda plan: plan.peak_bytes)
-    if best.op >= 0 and program.urgency.may_wait[best.op]:
-        waiting = let_wait(program, best.decision.schedule)
-        if waiting.backward != best.decision.schedule.backward:
-            best = _find_peak(program, make_decision(program, _read_only(program, waiting)))
+    for later in (let_wait, let_wait_longer):
+        if best.op >= 0 and program.urgency.may_wait[best.op]:
+            waiting = later(program, best.decision.schedule)
+            if waiting.backward != best.decision.schedule.backward:
+                best = _find_peak(program, make_decision(program, _read_only(program, waiting)))
     return FrontierPoint(best.peak_bytes, best.extra_ns, best.decision, best.start)
 
 

@@ -89,6 +89,14 @@ def let_wait(program: Program, schedule: Schedule) -> Schedule:
     return Schedule(schedule.forward, program.core.let_wait(schedule.backward))
 
 
+def let_wait_longer(program: Program, schedule: Schedule) -> Schedule:
+    """The same where only functions that run earlier (`let_hurry`) make place for what a gradient is made of.
+
+    Where the gradient of a head waits, its tangent stands beside the gradients of the last layer's two halves.
+    """
+    return Schedule(schedule.forward, program.core.let_wait_longer(schedule.backward))
+
+
 def make_decision(program: Program, schedule: Schedule) -> Decision:
     """Read off a schedule what it keeps and what it spends."""
     backward = schedule.backward

@@ -9,7 +9,7 @@ def test_two_layers(tmp_path, capsys, monkeypatch):
     monkeypatch.setattr(equal_layers, "WIDTH", 256)
     monkeypatch.setattr(equal_layers, "PERCENTS", range(20, 81, 30))
     path = tmp_path / "rows.json"
-    assert equal_layers.main(["--layers", "2", "--json", str(path)]) == 0
+    assert equal_layers.main(["--layers", "2", "--words", "64", "--json", str(path)]) == 0
     rows = json.loads(path.read_text())["rows"]
     assert [row["percent"] for row in rows] == [20, 50, 80]
     assert all(row["extra"] >= row["bound"] >= 0 and row["gap"] >= 0 for row in rows)

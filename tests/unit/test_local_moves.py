@@ -12,7 +12,7 @@ from rematpass.solve.liveness import simulate
 from rematpass.solve.order import drop_unread, make_decision, must_keep, order_backward
 from rematpass.solve.polish import Polisher
 from rematpass.solve.program import Schedule
-from rematpass.solve.repair import Limits, repair
+from rematpass.solve.repair import Limits, LocalSearch, repair
 from tests.programs import EXTERN, PART, POINTWISE, Builder, Layer, layered
 from tests.strategies import programs, stacked_programs
 
@@ -215,3 +215,20 @@ def test_a_result_that_only_its_second_computation_has_readers_for_may_be_left_o
     plan = polisher.decision(1)
     assert plan.schedule.backward == (*computed, first, second)
     assert (peak, saved) == (simulate(program, plan.schedule).peak_bytes, 10)
+
+
+def test_what_promises_most_is_tried_first():
+    """One dear recomputation among sixty, for which small things that are kept have to go."""
+    b = Builder()
+    total = weight = b.given(8)
+    values = []
+    for size, ns in [*[(30, 3)] * 40, (30, 100), *[(30, 3)] * 20, *[(10, 1)] * 9]:
+        values.append(b.add(EXTERN, weight, size=size, ns=ns))
+        total = b.add(EXTERN, total, values[-1], size=8)
+    tangent = b.add(EXTERN, b.tangent(8), size=8)
+    program = b.finish([total], [b.add(EXTERN, tangent, v, size=0) for v in values])
+    start = order_backward(program, values[-9:])
+    search = LocalSearch(program, start, simulate(program, start.schedule).peak_bytes, 0)
+    for _ in range(6):
+        search.step()
+    assert search.best_ns <= start.recompute_ns - 100 + 3

@@ -1,5 +1,6 @@
 """Gradients of weights that wait where they are the peak of the backward."""
 
+import itertools
 from collections import Counter
 from dataclasses import replace
 
@@ -9,7 +10,8 @@ from hypothesis import strategies as st
 
 from rematpass.check.schedule import check_schedule
 from rematpass.solve.liveness import find_peak, simulate
-from rematpass.solve.order import let_wait, make_decision, order_backward, tidy_backward
+from rematpass.solve.lowest import in_lowest_order
+from rematpass.solve.order import let_hurry, let_wait, let_wait_longer, make_decision, order_backward, tidy_backward
 from rematpass.solve.program import Schedule
 from tests.programs import EXTERN, PART, POINTWISE, Builder
 from tests.strategies import decisions, programs
@@ -95,12 +97,51 @@ def test_a_gradient_that_another_one_needs_does_not_wait():
     assert program.urgency.may_wait[total]
 
 
+def headed_gates(of_weight):
+    """A head above a gated layer: the gradient of one half takes a place of its own before the other's is made."""
+    b = Builder()
+    weight = b.given(8)
+    gate = b.add(EXTERN, weight, size=44, ns=10)
+    up = b.add(EXTERN, weight, gate, size=44, ns=10)
+    hidden = b.add(EXTERN, up, size=16, ns=10)
+    tangent = b.add(EXTERN, b.tangent(8), size=5 * HEAD)
+    of_weight = b.add(EXTERN, tangent, hidden, size=of_weight)
+    of_head = b.add(EXTERN, tangent, size=16)
+    inner = b.add(EXTERN, of_head, size=44)
+    of_up = b.add(POINTWISE, inner, gate, size=44)
+    product = b.add(EXTERN, of_up, size=16)
+    of_gate = b.add(POINTWISE, inner, gate, up, size=44)
+    other = b.add(EXTERN, of_gate, size=16)
+    program = b.finish([b.add(EXTERN, gate, up, hidden, size=8)], [of_weight, product, other], is_fusing=True)
+    return program, (tangent, of_head, of_weight, inner, of_up, product, of_gate, other)
+
+
+def test_it_waits_longer_where_a_function_makes_place():
+    program, order = headed_gates(80)
+    tangent, of_head, of_weight, inner, of_up, product, of_gate, other = order
+    schedule = Schedule(program.forward_ops, order)
+    assert find_peak(program, schedule)[1] == of_weight
+    assert let_wait(program, schedule) == let_hurry(program, schedule) == schedule
+    later = let_wait_longer(program, schedule)
+    assert later.backward == (tangent, of_head, inner, of_up, of_gate, product, of_weight, other)
+    # Beside the tangent are both halves, the first one's gradient, and what both are made of, not the other gradients.
+    assert find_peak(program, schedule)[0] - find_peak(program, later)[0] == 80 + 16 - 2 * 44
+    assert in_lowest_order(program, make_decision(program, schedule)).decision.schedule == later
+
+
+def test_it_waits_no_longer_for_less():
+    program, order = headed_gates(70)
+    schedule = Schedule(program.forward_ops, order)
+    assert let_wait_longer(program, schedule) == schedule
+
+
 @settings(deadline=None, max_examples=200, derandomize=True)
 @given(st.booleans().flatmap(lambda is_fusing: programs(is_fusing=is_fusing)), st.data())
 def test_every_plan_stays_valid_and_takes_no_more(program, data):
     decision = data.draw(decisions(program))
-    for schedule in (decision.schedule, tidy_backward(program, decision.schedule)):
-        later = make_decision(program, let_wait(program, schedule))
+    orders = (decision.schedule, tidy_backward(program, decision.schedule))
+    for schedule, move in itertools.product(orders, (let_wait, let_wait_longer)):
+        later = make_decision(program, move(program, schedule))
         assert Counter(later.schedule.backward) == Counter(schedule.backward)
         check_schedule(program, later, [str(v) for v in range(len(program))])
         assert max(simulate(program, later.schedule).backward_bytes) <= max(simulate(program, schedule).backward_bytes)

@@ -28,6 +28,8 @@ void bind_program(py::module_& m) {
              [](const Program& p, const Ops& backward) { return to_tuple(tidy_backward(p, backward)); })
         .def("let_hurry", [](const Program& p, const Ops& backward) { return to_tuple(let_hurry(p, backward)); })
         .def("let_wait", [](const Program& p, const Ops& backward) { return to_tuple(let_wait(p, backward)); })
+        .def("let_wait_longer",
+             [](const Program& p, const Ops& backward) { return to_tuple(let_wait_longer(p, backward)); })
         .def("find_forward", [](const Program& p, const Ops& ops,
                                 const Ops& kept) { return find_forward(p, trace_forward(p, ops), kept); })
         .def("find_backward",

@@ -42,6 +42,20 @@ void Polisher::fill_queue() {
     std::make_heap(dear_.begin(), dear_.end(), is_later_dear);
 }
 
+std::vector<int> Polisher::promising(Int budget_bytes, std::size_t most) {
+    if (!is_filled_) fill_queue();
+    std::vector<std::pair<double, int>> by_worth;
+    for (const Waiting& each : dear_) {
+        const Int above = std::max<Int>(1, each.peak_bytes - budget_bytes);
+        by_worth.emplace_back(-static_cast<double>(each.saved_ns) / static_cast<double>(above), each.again);
+    }
+    std::sort(by_worth.begin(), by_worth.end());
+    if (by_worth.size() > most) by_worth.resize(most);
+    std::vector<int> found;
+    for (const auto& [worth, again] : by_worth) found.push_back(again);
+    return found;
+}
+
 std::optional<Polisher::Waiting> Polisher::pop_waiting() {
     const auto pop = [](std::vector<Waiting>& heap, const auto& is_later) {
         std::pop_heap(heap.begin(), heap.end(), is_later);

@@ -29,6 +29,8 @@ public:
     int steps_taken() const { return static_cast<int>(removed_.size()); }
     // Executions that cost time and repeat an earlier one.
     std::vector<int> repeated() const;
+    // Up to `most` of these, those first that save most time for each byte they would lift the peak above the budget.
+    std::vector<int> promising(Int budget_bytes, std::size_t most);
     // The backward without some repeated executions and what goes with each.
     std::vector<int> without(const std::vector<int>& executions);
     // The backward after the first `count` steps.

@@ -21,6 +21,9 @@ constexpr double RECENT_PENALTY = 1.5;
 constexpr double GIVE_UP = 1.15;
 // Recomputations left out at random. One at a time, and twice as many, moved resnet50 by -2 to +1 % (2026-11).
 constexpr int RUIN_SIZES[] = {1, 1, 2, 3};
+// Recomputations left out one by one before any are drawn: what saves most for what has to go instead. On 30 traced
+// programs at eight budgets each, none take 0.5 % more extra time on average; 2 to 16 differ by 0.1 % (2026-11).
+constexpr std::size_t MOST_PROMISING = 4;
 // Evictions of one round. With 1 the published resnet50 takes 8 % more extra time at 30 % of its memory and 3 % more at
 // 20 % (2026-11).
 constexpr int MOST_TOGETHER = 8;
@@ -122,13 +125,23 @@ bool LocalSearch::settle(Axis axis) {
     return is_better;
 }
 
-// Leave out a few recomputations of the best plan, or begin again.
+// Leave out a promising recomputation of the best plan, then a few at random, or begin again.
 void LocalSearch::restart() {
     if (!best_) {
         go_to(start_);
         return;
     }
-    if (!of_best_) of_best_.emplace(Axis(program_, forward_, *best_));
+    if (!of_best_) {
+        of_best_.emplace(Axis(program_, forward_, *best_));
+        promising_ = of_best_->promising(budget_, MOST_PROMISING);
+        std::reverse(promising_.begin(), promising_.end());
+    }
+    if (!promising_.empty()) {
+        const int again = promising_.back();
+        promising_.pop_back();
+        go_to(of_best_->without({again}));
+        return;
+    }
     const std::vector<int> again = of_best_->repeated();
     const int wanted = RUIN_SIZES[random_.below(4)];
     go_to(of_best_->without(random_.sample(again, std::min(static_cast<int>(again.size()), wanted))));

@@ -47,6 +47,7 @@ private:
     Int present_ns_ = 0;
     std::optional<std::vector<int>> best_;
     std::optional<Polisher> of_best_;  // to leave recomputations of it out; made when asked for
+    std::vector<int> promising_;       // recomputations of it that are still to be left out one by one, the best last
     Int best_ns_ = 0;
 };
 

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <limits>
 
+#include "hurry.hpp"
 #include "moves.hpp"
 
 namespace remat {
@@ -17,16 +18,23 @@ public:
     using Moving::Moving;
 
     // With the op at the peak where it is about the lowest; empty where it may not wait, or no place is lower.
-    std::vector<int> with_peak_later() {
-        if (live_.empty() || !program_->may_wait[op_at(peak_)]) return {};
-        find_group();
-        const int place = find_place();
-        return place < 0 ? std::vector<int>() : moved_to(place);
-    }
+    std::vector<int> with_peak_later() { return with_peak_at(Sought::LOWEST); }
+
+    // With the op at the peak at the first place where it takes less itself, whatever what runs before it takes.
+    std::vector<int> with_peak_beyond() { return with_peak_at(Sought::FIRST); }
 
 private:
+    enum class Sought { LOWEST, FIRST };
+
     int count() const { return static_cast<int>(live_.size()); }
     int op_at(int moment) const { return half_.trace.ops[given() + moment]; }
+
+    std::vector<int> with_peak_at(Sought sought) {
+        if (live_.empty() || !program_->may_wait[op_at(peak_)]) return {};
+        find_group();
+        const int place = find_place(sought);
+        return place < 0 ? std::vector<int>() : moved_to(place);
+    }
 
     // What moves: the op, what is made of its result, and what is computed again for it alone.
     void find_group() {
@@ -72,9 +80,9 @@ private:
         return end;
     }
 
-    // The instance before which the group would run at the least peak, about, one beyond the last for the end; -1 where
-    // no place is lower.
-    int find_place() const {
+    // The instance before which the group would run at the least peak, about, or the first before which it would take
+    // less than the peak; one beyond the last for the end; -1 where no place is lower.
+    int find_place(Sought sought) const {
         const Trace& trace = half_.trace;
         const int total = trace.count(), at = given() + peak_;
         std::vector<Int> starts(total + 2, 0), stops(total + 2, 0), held(total + 2, 0);
@@ -108,12 +116,14 @@ private:
             // Results of an op run right behind it.
             const bool is_part = i < total && program_->kind[trace.ops[i]] == PART;
             if (i > at + 1 && !is_part) {
-                const Int there = std::max({highest, now + waiting + group_bytes + scratch, highest_from[i]});
+                const Int before = sought == Sought::FIRST ? 0 : highest;
+                const Int there = std::max({before, now + waiting + group_bytes + scratch, highest_from[i]});
                 if (there < least) {
+                    if (sought == Sought::FIRST) return i;
                     least = there;
                     place = i;
                 }
-                if (highest >= least) break;
+                if (before >= least) break;
             }
             now += starts[i];
             if (i < given() || i == total || moves_[i]) continue;
@@ -150,6 +160,17 @@ private:
 
 std::vector<int> let_wait(const Program& program, Slice<int> backward) {
     return move_while_lower(program, backward, MOST_MOVES, &Backward::with_peak_later);
+}
+
+std::vector<int> let_wait_longer(const Program& program, Slice<int> backward) {
+    const std::vector<int> given(backward.begin(), backward.end());
+    Backward present(program, given);
+    const std::vector<int> beyond = present.with_peak_beyond();
+    if (beyond.empty()) return given;
+    const std::vector<int> hurried = let_hurry(program, beyond);
+    if (hurried == beyond) return given;
+    std::vector<int> found = let_wait(program, hurried);
+    return Moving(program, found).peak_bytes() < present.peak_bytes() ? found : given;
 }
 
 }  // namespace remat

@@ -14,4 +14,8 @@ namespace remat {
 // nobody (`Urgency.may_wait`), with what is computed for them alone.
 std::vector<int> let_wait(const Program& program, Slice<int> backward);
 
+// The backward with what makes its peak beyond where others would take more than that, and functions that free memory
+// before these, where all of that lowers the peak.
+std::vector<int> let_wait_longer(const Program& program, Slice<int> backward);
+
 }  // namespace remat
