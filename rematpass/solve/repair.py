@@ -5,9 +5,9 @@ plan whose live bytes are counted, not estimated.
 
 While the plan is over the budget, one value held across an overfull moment is computed again instead, chosen by extra
 time per byte freed over the whole overfull stretch. Once it fits, what still fits is taken back (`polish`). Then the
-search goes on from the best plan without some of its recomputations, first those that promise most for what has to go
-instead, then a few at random: ruin and recreate (Schrimpf et al. 2000). The random numbers start from a fixed seed and
-are the same on every machine: equal calls give equal plans.
+search goes on from the best plan without some of its recomputations, in turn one that promises most for what has to go
+instead and a few drawn at random: ruin and recreate (Schrimpf et al. 2000). The random numbers start from a fixed seed
+and are the same on every machine: equal calls give equal plans.
 A round is compiled: core/repair.cpp, core/evict.cpp.
 """
 

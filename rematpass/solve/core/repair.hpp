@@ -48,6 +48,7 @@ private:
     std::optional<std::vector<int>> best_;
     std::optional<Polisher> of_best_;  // to leave recomputations of it out; made when asked for
     std::vector<int> promising_;       // recomputations of it that are still to be left out one by one, the best last
+    bool is_drawn_ = true;             // whether what is left out now was drawn
     Int best_ns_ = 0;
 };
 
