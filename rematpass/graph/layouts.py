@@ -144,7 +144,7 @@ def weight_copy_bytes(node: fx.Node) -> int:
     if not read or not is_of_images(node):
         return 0
     weight, sizes = tensor_at(node, len(read)), _sizes(node, len(read))
-    if weight is None or sizes[2] * sizes[3] == 1 or _lies_channels_last(weight):
+    if weight is None or sizes[2] * sizes[3] == 1 or lies_channels_last(weight):
         return 0
     return math.prod(sizes) * weight.element_size()
 
@@ -160,7 +160,7 @@ def follows_channels_last(node: fx.Node) -> bool:
     if not read or not is_of_images(node):
         return False
     tensors = (tensor_at(node, position) for position in (len(read) - 1, len(read)))
-    return any(tensor is not None and _lies_channels_last(tensor) for tensor in tensors)
+    return any(tensor is not None and lies_channels_last(tensor) for tensor in tensors)
 
 
 def image_copy_bytes(node: fx.Node) -> int:
@@ -169,7 +169,7 @@ def image_copy_bytes(node: fx.Node) -> int:
     return sum(bytes_of(t) for t in tensors if t is not None and not t.is_contiguous(memory_format=torch.channels_last))
 
 
-def _lies_channels_last(tensor: torch.Tensor) -> bool:
+def lies_channels_last(tensor: torch.Tensor) -> bool:
     """Whether it does, and not in rows as well, as where it has one channel."""
     return tensor.is_contiguous(memory_format=torch.channels_last) and not tensor.is_contiguous()
 

@@ -19,6 +19,13 @@ aten = torch.ops.aten
 MOST_WRITTEN_OUT = 25
 _MEANS = (aten.avg_pool2d.default, aten.avg_pool3d.default)
 _GRADIENTS = (aten.avg_pool2d_backward.default, aten.avg_pool3d_backward.default)
+# Means over as many parts as are asked for, whose gradients are torch's own kernels: dimensions of these.
+_PARTS: dict[object, int] = {
+    aten._adaptive_avg_pool2d_backward.default: 2,
+    aten._adaptive_avg_pool3d_backward.default: 3,
+}
+# Of maxima over such parts.
+_OF_MAXIMA = (aten.adaptive_max_pool2d_backward.default,)
 
 
 def is_mean(node: fx.Node) -> bool:
@@ -35,6 +42,23 @@ def windows_per_element(node: fx.Node) -> int:
         return 0
     count = math.prod(map(_overlap, *_window_and_step(node)))
     return count if count <= MOST_WRITTEN_OUT else 0
+
+
+def is_gradient_by_torch(node: fx.Node) -> bool:
+    """Whether the node is the gradient of a pooling which torch computes; it reads the gradient, then the image."""
+    is_of_windows = node.target in _GRADIENTS and not windows_per_element(node)
+    return is_of_windows or node.target in _PARTS or node.target in _OF_MAXIMA
+
+
+def even_windows(node: fx.Node) -> list[int]:
+    """Of the gradient of a mean over parts of an image: the sizes of these if all are alike; empty if not, or none."""
+    dimensions = _PARTS.get(node.target)
+    if dimensions is None:
+        return []
+    gradient, image = (cast("fx.Node", argument).meta["val"].shape[-dimensions:] for argument in node.args)
+    sizes = [*zip(image, gradient, strict=True)]
+    is_even = all(isinstance(n, int) and isinstance(parts, int) and parts and n % parts == 0 for n, parts in sizes)
+    return [n // parts for n, parts in sizes] if is_even else []
 
 
 def _window_and_step(node: fx.Node) -> tuple[list[int], list[int]]:

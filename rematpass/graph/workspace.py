@@ -31,6 +31,7 @@ from .layouts import (
     weight_copy_bytes,
 )
 from .op_traits import base_name, is_scattered, kind_of, tensor_at
+from .pooling import is_gradient_by_torch
 from .products import copied_factor_bytes, half_factor, half_product_bytes
 from .sizes import bytes_of, concrete, is_row_major
 from .torch_scratch import scattered_bytes, scratch_everywhere, scratch_on_cpu
@@ -50,7 +51,7 @@ def workspace_bytes(node: fx.Node, device_type: str = "cpu", *, is_relaid: bool 
 
 def looks_around(node: fx.Node) -> bool:
     """Whether scratch depends on more than the operator and what it is called with."""
-    if base_name(node.target) == "scatter_add" or any(map(_is_view, convolved(node))):
+    if base_name(node.target) == "scatter_add" or is_gradient_by_torch(node) or any(map(_is_view, convolved(node))):
         return True
     return kind_of(node) is Kind.EXTERN and any(_is_of_convolution(_base_of(u)) for u in node.all_input_nodes)
 
@@ -247,12 +248,13 @@ def _turned_over(node: fx.Node) -> Iterator[tuple[fx.Node, int]]:
     """What an operator has copied into another layout before it reads it through views, and the bytes of the copy.
 
     Convolutions read frames folded into the batch, features of a linear layer shown as an image, the gradient of an
-    image that was flattened; other operators what a convolution returned and no view of an image shows, flattened. A
-    TimeSformer took 1 % more than its smallest plan, linear layers right behind convolutions up to 9 % (2026-11).
+    image that was flattened, as do gradients of poolings (`emit.layouts` turns these); other operators what a
+    convolution returned and no view of an image shows, flattened. A TimeSformer took 1 % more than its smallest plan,
+    linear layers right behind convolutions up to 9 % (2026-11).
     """
     if kind_of(node) is not Kind.EXTERN:
         return
-    read = convolved(node)
+    read = cast("tuple[fx.Node, ...]", node.args[:1]) if is_gradient_by_torch(node) else convolved(node)
     for shown in read or node.all_input_nodes:
         base = _base_of(shown)
         of, into = base.meta.get("val"), shown.meta.get("val")

@@ -41,12 +41,30 @@ class Masked(nn.Module):
         return x.square().mean()
 
 
+class Sloped(nn.Module):
+    """What a gray image becomes is stored for a pooling, in the place of the convolution's result."""
+
+    def __init__(self):
+        super().__init__()
+        self.first, self.second = nn.Conv2d(1, 2 * WIDTH, 3, padding=1), nn.Conv2d(2 * WIDTH, 4 * WIDTH, 3, padding=1)
+        self.slopes = nn.ModuleList(nn.PReLU(n * WIDTH) for n in (2, 4))
+
+    def forward(self, x):
+        x = F.avg_pool2d(self.slopes[0](self.first(x)), 2)
+        return self.slopes[1](self.second(x)).flatten(2).square().mean()
+
+
 @pytest.mark.usefixtures("zeros_are_computed")
 @pytest.mark.parametrize("is_half", [False, True], ids=["float32", "bfloat16"])
 @pytest.mark.parametrize(
     ("model", "shape"),
-    [(Digits, (8, 1, 64, 64)), (lambda: Masked(1), (4, 3, 48, 48)), (lambda: Masked(5), (4, 3, 48, 48))],
-    ids=["read", "inside, points", "inside"],
+    [
+        (Digits, (8, 1, 64, 64)),
+        (lambda: Masked(1), (4, 3, 48, 48)),
+        (lambda: Masked(5), (4, 3, 48, 48)),
+        (Sloped, (8, 1, 32, 32)),
+    ],
+    ids=["read", "inside, points", "inside", "pooled"],
 )
 def test_the_smallest_peak_is_what_is_planned(model, shape, is_half):
     torch.manual_seed(0)

@@ -8,7 +8,7 @@ from torch.nn import functional
 
 from rematpass.emit.unread import forget_unread
 from rematpass.graph.op_traits import is_unrolled, kind_of
-from rematpass.graph.pooling import windows_per_element
+from rematpass.graph.pooling import is_gradient_by_torch, windows_per_element
 from rematpass.solve.program import Kind
 
 aten = torch.ops.aten
@@ -90,3 +90,37 @@ def test_sizes_that_are_not_known_are_asked_of_the_tensor():
     before = node_of(graph, GRADIENTS).args
     forget_unread(graph)
     assert node_of(graph, GRADIENTS).args == before
+
+
+PARTS = (aten._adaptive_avg_pool2d_backward.default, aten._adaptive_avg_pool3d_backward.default)
+
+
+@pytest.mark.parametrize(
+    ("pool", "shape", "window"),
+    [
+        (lambda x: functional.adaptive_avg_pool2d(x, 2), (1, 2, 8, 8), [4, 4]),
+        (lambda x: functional.adaptive_avg_pool2d(x, (3, 8)), (2, 2, 12, 8), [4, 1]),
+        (lambda x: functional.adaptive_avg_pool2d(x, 2), (2, 8, 8), [4, 4]),  # no batch
+        (lambda x: functional.adaptive_avg_pool3d(x, (1, 2, 2)), (1, 2, 4, 8, 8), [4, 4, 4]),
+        (lambda x: functional.adaptive_avg_pool2d(x, 3), (1, 2, 8, 8), []),
+        (lambda x: functional.adaptive_avg_pool2d(x, (2, 3)), (1, 2, 8, 8), []),
+    ],
+)
+def test_means_over_equal_parts_are_means_over_windows(pool, shape, window):
+    graph, x = gradient_of(lambda x: pool(x).square(), *shape)
+    (expected,) = graph(x)
+    forget_unread(graph)
+    graph.graph.lint()
+    gradient = node_of(graph, GRADIENTS if window else PARTS)
+    assert is_gradient_by_torch(gradient) is not bool(window)
+    assert not window or gradient.args[2] == gradient.args[3] == window
+    is_read = any(n.op == "placeholder" for n in gradient.all_input_nodes)
+    assert is_read is not bool(window)
+    assert torch.equal(graph(x)[0], expected)
+
+
+def test_gradients_of_larger_windows_are_of_torch():
+    overlapping, _ = gradient_of(lambda x: functional.avg_pool2d(x, 7, 1), 1, 2, 8, 8)
+    beside, _ = gradient_of(lambda x: functional.avg_pool2d(x, 7), 1, 2, 14, 14)
+    assert is_gradient_by_torch(node_of(overlapping, GRADIENTS))
+    assert not is_gradient_by_torch(node_of(beside, GRADIENTS))
