@@ -57,7 +57,8 @@ def even_windows(node: fx.Node) -> list[int]:
         return []
     gradient, image = (cast("fx.Node", argument).meta["val"].shape[-dimensions:] for argument in node.args)
     sizes = [*zip(image, gradient, strict=True)]
-    is_even = all(isinstance(n, int) and isinstance(parts, int) and parts and n % parts == 0 for n, parts in sizes)
+    are_known = all(isinstance(n, int) and isinstance(parts, int) and n and parts for n, parts in sizes)
+    is_even = are_known and not any(n % parts for n, parts in sizes)
     return [n // parts for n, parts in sizes] if is_even else []
 
 
