@@ -46,10 +46,10 @@ FAR_STEPS = 4
 # of extra time worse on average (up to 15 %, just below a rung), three times 0.1 % (2026-11).
 HALVINGS = 4
 # Rounds without a faster plan that end a rung: so many at first, so many more for each faster plan found, so many at
-# most. On ten models at sixteen budgets each, 12, 14 and 54 take 45 % more rounds for 0.1 % less extra time (a U-Net
-# 2 %); 10, 6 and 22 take a sixth fewer, but plans of the U-Net 8 % more extra time; 10 throughout, tried at eight
-# budgets, twice as much (2026-11).
-PATIENCE = 12
+# most. On 30 programs at eight budgets each, 12 at first take 0.5 % more extra time on average, 8 and 20 take 0.7 %
+# more in a tenth less time (a small U-Net a fifth at its smallest budgets), 16 and 28 the same in up to a third more
+# time (2026-11).
+PATIENCE = 14
 MORE_PATIENCE = 6
 MOST_PATIENCE = 24
 PlanAt = Callable[[int], FrontierPoint]
@@ -167,7 +167,7 @@ class Ladder:
             return None
         enough_ns = max(above.extra_ns, near_ns)
         best = self._search(target_bytes, starts, enough_ns)
-        if not others:
+        if not others and best.best_ns > near_ns:
             listed = self._plan_at(target_bytes)
             far_ns = max((1 + FAR_SHARE) * near_ns, near_ns + FAR_STEPS * self._coarse_ns)
             if best.best_ns > min(far_ns, listed.extra_ns):

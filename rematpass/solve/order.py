@@ -109,24 +109,12 @@ def must_keep(program: Program, values: Iterable[int]) -> list[int]:
     return program.core.must_keep(list(values))
 
 
-def keep_instead(program: Program, values: Iterable[int]) -> set[int]:
+def keep_instead(program: Program, values: Iterable[int]) -> list[int]:
     """What to keep so that `values` can be had: what must not be kept is computed again from what may be.
 
     Boundaries between stages and outputs of the forward cost nothing to keep, so they are chosen without asking.
     """
-    found: set[int] = set()
-    seen: set[int] = set()
-    stack = list(values)
-    while stack:
-        v = stack.pop()
-        if v in seen:
-            continue
-        seen.add(v)
-        if program.may_keep[v]:
-            found.add(v)
-        elif program.may_recompute[v]:  # of an op that may not run again, the results are kept instead
-            stack.extend(program.needs[v])
-    return found
+    return program.core.keep_instead(list(values))
 
 
 def ahead_of(program: Program, decision: Decision) -> set[int]:

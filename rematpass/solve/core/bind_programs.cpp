@@ -40,6 +40,7 @@ void bind_program(py::module_& m) {
              })
         .def("closure_problem", [](const Program& p, const Ops& scope, const Ops& wanted,
                                    const Ops& free) { return closure_problem(p, scope, wanted, free); })
+        .def("keep_instead", [](const Program& p, const Ops& values) { return keep_instead(p, values); })
         .def("must_keep",
              [](const Program& p, const Ops& values) {
                  Ops found;

@@ -57,6 +57,24 @@ bool must_keep(const Program& program, int v) {
     return program.in_forward[v] && !program.is_backward[v] && program.may_keep[v] && !program.may_recompute[made_by];
 }
 
+std::vector<int> keep_instead(const Program& program, Slice<int> values) {
+    std::vector<int> found, stack(values.begin(), values.end());
+    std::vector<char> is_seen(program.count, false);
+    while (!stack.empty()) {
+        const int v = stack.back();
+        stack.pop_back();
+        if (is_seen[v]) continue;
+        is_seen[v] = true;
+        if (program.may_keep[v]) {
+            found.push_back(v);
+        } else if (program.may_recompute[v]) {  // of an op that may not run again, the results are kept instead
+            stack.insert(stack.end(), program.needs[v].begin(), program.needs[v].end());
+        }
+    }
+    std::sort(found.begin(), found.end());
+    return found;
+}
+
 std::vector<int> drop_unread(const Program& program, Slice<int> backward) {
     std::vector<char> is_wanted(program.count, false), stays(backward.size(), true);
     for (int v : program.backward_outputs) is_wanted[v] = !program.is_backward[v];

@@ -38,6 +38,9 @@ private:
 // Whether the backward can only have a value by keeping it: not recomputable, or part of an op that is not.
 bool must_keep(const Program& program, int v);
 
+// What to keep so that `values` can be had, in order: what must not be kept is computed again from what may be.
+std::vector<int> keep_instead(const Program& program, Slice<int> values);
+
 // Without recomputations that nothing reads; what has effects stays.
 std::vector<int> drop_unread(const Program& program, Slice<int> backward);
 
