@@ -26,7 +26,8 @@ _OF_WINDOWS = {2: aten.avg_pool2d_backward.default, 3: aten.avg_pool3d_backward.
 def forget_unread(gm: fx.GraphModule) -> None:
     """Give operators that Inductor computes a number instead of what they ask for its sizes, in place.
 
-    torch's own kernels get the tensor itself, and so does an operator on sizes that are not known.
+    Gradients of means over equal parts become such operators before (`_write_as_windows`). torch's own kernels get the
+    tensor itself, and so does an operator on sizes that are not known.
     """
     for node in gm.graph.nodes:
         _write_as_windows(node)
