@@ -59,9 +59,10 @@ def _find_peak(program: Program, decision: Decision) -> _Ordered:
 
 def _best_order(program: Program, decision: Decision) -> _Ordered:
     """The plan as it is or tidied, with functions that free memory before its peak where that is lower."""
+    best = _find_peak(program, decision)
     tidied = _read_only(program, tidy_backward(program, decision.schedule))
-    orders = (decision, make_decision(program, tidied))
-    best = min((_find_peak(program, order) for order in orders), key=lambda plan: plan.peak_bytes)
+    if tidied.backward != decision.schedule.backward:
+        best = min(best, _find_peak(program, make_decision(program, tidied)), key=lambda plan: plan.peak_bytes)
     earlier = let_hurry(program, best.decision.schedule)
     if earlier.backward == best.decision.schedule.backward:
         return best

@@ -46,11 +46,12 @@ void Axis::link() {
     for (int i = 0; i < count(); ++i) {
         if (i == split) of_forward = last;
         const int op = ops[i];
-        for (int u : program->inputs[op]) {
-            if (last[u] < 0) continue;
-            reads_.append(last[u]);
-            if (last_reader[last[u]] != i) readers.emplace_back(last[u], i);
-            last_reader[last[u]] = i;
+        for (int v : program->inputs[op]) {
+            const int u = last[v];
+            if (u < 0) continue;
+            reads_.append(u);
+            if (last_reader[u] != i) readers.emplace_back(u, i);
+            last_reader[u] = i;
         }
         reads_.close();
         before[i] = last[op];

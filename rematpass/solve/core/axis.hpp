@@ -3,6 +3,7 @@
 // In: a `Program` and a plan. Out: `Axis`: who reads what, when each storage dies, live bytes.
 #pragma once
 
+#include <algorithm>
 #include <unordered_map>
 #include <vector>
 
@@ -24,6 +25,8 @@ struct Axis {
     std::vector<int> before;   // the previous execution of the same op; -1: none
     std::vector<Int> live;     // bytes at each moment, the graph's inputs left out
 
+    // Highest of `live`; 0 where nothing runs.
+    Int peak_bytes() const { return live.empty() ? 0 : *std::max_element(live.begin(), live.end()); }
     int count() const { return static_cast<int>(ops.size()); }
     // Executions it reads, views included.
     Slice<int> reads(int i) const;

@@ -81,7 +81,7 @@ void ClosureProblem::find_forced() {
 Closure ClosureProblem::solve(const Price& price, const Closure* upper, const Closure* lower) const {
     const Capacities capacities = find_capacities(*this, price, Rounding::NEAREST);
     Network network({count()}, upper, lower);
-    for (const Arc& arc : list_arcs(*this, capacities)) network.add(arc);
+    each_arc(*this, capacities, [&](const Arc& arc) { network.add(arc); });
     const std::vector<char> side = network.cut();
     return measure({side.begin(), side.begin() + count()}, {side.begin() + count(), side.end()});
 }

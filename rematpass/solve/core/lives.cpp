@@ -25,25 +25,6 @@ std::vector<Int> find_sizes(const Program& program, const Trace& trace) {
     return size;
 }
 
-// When each instance reads, and the last moment each storage is needed. What is fused into a reader is needed when
-// that reader runs.
-void find_ends(Half& half, const std::vector<char>& is_final) {
-    const int count = half.count();
-    half.runs_at.resize(count);
-    half.end.assign(count, -1);
-    for (int i = 0; i < count; ++i) half.runs_at[i] = half.is_stored[i] ? i : -1;
-    for (int i = count - 1; i >= 0; --i) {
-        for (const Read& read : half.trace.reads[i]) {
-            const int u = read.storage;
-            half.end[u] = std::max(half.end[u], half.runs_at[i]);
-            if (!half.is_stored[u]) half.runs_at[u] = std::max(half.runs_at[u], half.runs_at[i]);
-        }
-    }
-    for (int i = 0; i < count; ++i) {
-        if (is_final[i]) half.end[i] = count;
-    }
-}
-
 // What distinguishes the loops of a kernel: how often it goes through what is smaller (0, times), or how small that
 // is (1, size).
 struct Loops {
@@ -98,47 +79,69 @@ class PassingOn {
 public:
     PassingOn(const Program& program, const Half& half) : program_(program), half_(half), width_(half.count() + 1) {}
 
-    std::vector<int> find() {
-        std::vector<int> found;
-        for (int i = half_.count() - 1; i >= half_.trace.given; --i) {
-            if (!half_.is_stored[i] || half_.trace.root[i] != i) continue;
-            if (is_one_with_next(i)) {
-                found.push_back(i);
-                one_.push_back(i);
-            } else {
-                one_.clear();
-                if (half_.fusion.is_source[i]) one_.push_back(i);
-            }
-        }
-        return found;
+    // To be asked of the last instance first; of those behind, it is known when they run and end.
+    bool is_one_with_next(int i) {
+        if (i < half_.trace.given || !half_.is_stored[i] || half_.trace.root[i] != i) return false;
+        const bool is_one = may_be_one_with_next(i);
+        if (!is_one) one_.clear();
+        if (is_one || half_.fusion.is_source[i]) one_.push_back(i);
+        return is_one;
     }
 
 private:
-    bool is_one_with_next(int i) const {
+    bool may_be_one_with_next(int i) {
         const Stored& fusion = half_.fusion;
-        if (!fusion.is_source[i] || std::find(one_.begin(), one_.end(), half_.end[i]) == one_.end()) return false;
-        std::vector<int> readers;
-        for (int r : one_) {
-            const Slice<Int> loads = fusion.loads(r);
-            const auto is_of_i = [&](Int u) { return u >= 0 && u % width_ == i; };
-            if (std::any_of(loads.begin(), loads.end(), is_of_i)) readers.push_back(r);
-        }
-        if (readers.empty()) return false;
-        for (int r : readers) {
-            const std::vector<int> even = straight(fusion.loads(r), width_);
-            if (!std::binary_search(even.begin(), even.end(), i)) return false;
-        }
+        if (one_.empty() || !fusion.is_source[i] || half_.end[i] != one_[0] || !find_readers(i)) return false;
         std::vector<Loops> loops{find_loops(program_, fusion.loads(i), half_.size, i)};
-        for (int r : readers) loops.push_back(find_loops(program_, fusion.loads(r), half_.size, r));
+        for (int r : readers_) loops.push_back(find_loops(program_, fusion.loads(r), half_.size, r));
         const auto elements = [&](int r) { return program_.elements_of(half_.trace.ops[r]); };
         return have_same_loops(loops) && elements(i) == elements(one_[0]);
+    }
+
+    // Those of the next kernel that load instance `i`; whether there are any, and all do it element for element.
+    bool find_readers(int i) {
+        readers_.clear();
+        for (int r : one_) {
+            bool is_read = false;
+            for (Int u : half_.fusion.loads(r)) {
+                if (u < 0 || u % width_ != i) continue;
+                if (u != i) return false;
+                is_read = true;
+            }
+            if (is_read) readers_.push_back(r);
+        }
+        return !readers_.empty();
     }
 
     const Program& program_;
     const Half& half_;
     const Int width_;
     std::vector<int> one_;  // what becomes one kernel, the last first
+    std::vector<int> readers_;
 };
+
+// When each instance reads, and the last moment each storage is needed. What is fused into a reader is needed when
+// that reader runs, and so is what is passed on, which is not stored then.
+void find_ends(const Program& program, Half& half, const std::vector<char>& is_final) {
+    PassingOn passing(program, half);
+    const int count = half.count();
+    half.runs_at.assign(count, -1);
+    half.end.resize(count);
+    for (int i = 0; i < count; ++i) half.end[i] = is_final[i] ? count : -1;
+    for (int i = count - 1; i >= 0; --i) {
+        if (program.is_fusing && passing.is_one_with_next(i)) {
+            half.is_stored[i] = false;
+            half.runs_at[i] = half.end[i];
+        } else if (half.is_stored[i]) {
+            half.runs_at[i] = i;
+        }
+        for (const Read& read : half.trace.reads[i]) {
+            const int u = read.storage;
+            half.end[u] = std::max(half.end[u], half.runs_at[i]);
+            if (!half.is_stored[u]) half.runs_at[u] = std::max(half.runs_at[u], half.runs_at[i]);
+        }
+    }
+}
 
 // Pointwise results in memory, each with the storages it reads last and could write over: never what the caller handed
 // to the backward. Also those that a result of the same kernel could write over, which this one then writes over: what
@@ -161,21 +164,22 @@ public:
     bool may_be_heir(int i) const { return half_.fusion.is_source[i] && half_.is_stored[i] && is_last_[i]; }
 
     std::vector<int> of(int i) const {
-        const std::vector<int> read = straight(half_.fusion.loads(i), width_);
+        const Slice<Int> loads = half_.fusion.loads(i);
         std::vector<int> dying;
-        for (int d : read) {
-            if (dies(d, i)) dying.push_back(d);
+        for (Int d : loads) {
+            if (dies(d, i) && is_straight(loads, width_, d)) dying.push_back(static_cast<int>(d));
         }
         for (int p : inner_[i]) {
-            if (std::binary_search(read.begin(), read.end(), p)) add_inner(i, p, dying);
+            if (is_straight(loads, width_, p)) add_inner(i, p, dying);
         }
         return dying;
     }
 
 private:
-    bool dies(int d, int i) const { return half_.end[d] == i && may_take_[d]; }
+    // Whether a load addresses, element for element, what instance `i` reads last and could write over.
+    bool dies(Int d, int i) const { return d >= 0 && d < width_ && half_.end[d] == i && may_take_[d]; }
 
-    bool is_read_by_other(int d, int i, int p) const {
+    bool is_read_by_other(Int d, int i, int p) const {
         const auto reads = [&](int q) {
             const Slice<Int> loads = half_.fusion.loads(q);
             return std::any_of(loads.begin(), loads.end(), [&](Int u) { return u >= 0 && u % width_ == d; });
@@ -185,9 +189,10 @@ private:
     }
 
     void add_inner(int i, int p, std::vector<int>& dying) const {
-        for (int d : straight(half_.fusion.loads(p), width_)) {
-            const bool is_as_large = half_.size[d] == half_.size[p];
-            if (is_as_large && dies(d, i) && !is_read_by_other(d, i, p)) dying.push_back(d);
+        const Slice<Int> loads = half_.fusion.loads(p);
+        for (Int d : loads) {
+            if (!dies(d, i) || half_.size[d] != half_.size[p] || !is_straight(loads, width_, d)) continue;
+            if (!is_read_by_other(d, i, p)) dying.push_back(static_cast<int>(d));
         }
     }
 
@@ -200,12 +205,7 @@ private:
 void fuse(const Program& program, Half& half, const std::vector<char>& is_final) {
     half.fusion = find_stored(program, half.trace, is_final);
     half.is_stored = half.fusion.is_stored;
-    find_ends(half, is_final);
-    const std::vector<int> passing = PassingOn(program, half).find();
-    if (!passing.empty()) {
-        for (int i : passing) half.is_stored[i] = false;
-        find_ends(half, is_final);
-    }
+    find_ends(program, half, is_final);
     const Dying dying(program, half);
     for (int i = half.trace.given; i < half.count(); ++i) {
         if (!half.size[i] || !dying.may_be_heir(i)) continue;
@@ -232,7 +232,7 @@ Half find_lives(const Program& program, Trace trace, const std::vector<int>& fin
         fuse(program, half, is_final);
     } else {
         half.is_stored.assign(count, true);
-        find_ends(half, is_final);
+        find_ends(program, half, is_final);
     }
     return half;
 }

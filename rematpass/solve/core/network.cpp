@@ -39,20 +39,4 @@ Capacities find_capacities(const ClosureProblem& problem, const Price& price, Ro
     return found;
 }
 
-std::vector<Arc> list_arcs(const ClosureProblem& problem, const Capacities& capacities) {
-    const Variables x{problem.count()};
-    std::vector<Arc> arcs;
-    const auto add = [&](int tail, int head, Int capacity) {
-        if (capacity) arcs.push_back({tail, head, capacity});
-    };
-    for (int v = 0; v < problem.count(); ++v) {
-        if (problem.wanted[v]) add(x.source(), x.available(v), MAX_CAPACITY);
-        add(x.available(v), x.recomputed(v), capacities.keep[v]);
-        add(x.recomputed(v), x.sink(), capacities.again[v]);
-        add(x.recomputed(v), x.available(v), MAX_CAPACITY);
-    }
-    for (const auto& [tail, head] : problem.arcs) add(x.recomputed(tail), x.available(head), MAX_CAPACITY);
-    return arcs;
-}
-
 }  // namespace remat

@@ -31,7 +31,20 @@ enum class Rounding { NEAREST, DOWN };
 
 Capacities find_capacities(const ClosureProblem& problem, const Price& price, Rounding rounding);
 
-// All arcs, those without capacity left out.
-std::vector<Arc> list_arcs(const ClosureProblem& problem, const Capacities& capacities);
+// Hand over all arcs one by one, those without capacity left out.
+template <class Take>
+void each_arc(const ClosureProblem& problem, const Capacities& capacities, const Take& take) {
+    const Variables x{problem.count()};
+    const auto add = [&](int tail, int head, Int capacity) {
+        if (capacity) take(Arc{tail, head, capacity});
+    };
+    for (int v = 0; v < problem.count(); ++v) {
+        if (problem.wanted[v]) add(x.source(), x.available(v), MAX_CAPACITY);
+        add(x.available(v), x.recomputed(v), capacities.keep[v]);
+        add(x.recomputed(v), x.sink(), capacities.again[v]);
+        add(x.recomputed(v), x.available(v), MAX_CAPACITY);
+    }
+    for (const auto& [tail, head] : problem.arcs) add(x.recomputed(tail), x.available(head), MAX_CAPACITY);
+}
 
 }  // namespace remat

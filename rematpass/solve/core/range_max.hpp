@@ -30,8 +30,22 @@ public:
         if (first <= last) add(1, 0, leaves_ - 1, first, last, more);
     }
 
-    // Of first..last, all inside; `LOWEST` where that is nothing.
-    Int highest(int first, int last) const { return first > last ? LOWEST : highest(1, 0, leaves_ - 1, first, last); }
+    // Of first..last, all inside; `LOWEST` where that is nothing. From the two leaves up to where their ways meet, with
+    // what lies between them, then on to the root.
+    Int highest(int first, int last) const {
+        if (first > last) return LOWEST;
+        int left = first + leaves_, right = last + leaves_;
+        Int of_left = highest_[left], of_right = highest_[right];
+        for (; left / 2 < right / 2; of_left += added_[left], of_right += added_[right]) {
+            if (left % 2 == 0) of_left = std::max(of_left, highest_[left + 1]);
+            if (right % 2 == 1) of_right = std::max(of_right, highest_[right - 1]);
+            left /= 2;
+            right /= 2;
+        }
+        Int found = std::max(of_left, of_right);
+        while (left /= 2) found += added_[left];
+        return found;
+    }
     Int highest() const { return highest_[1]; }
     int count() const { return count_; }
 
@@ -48,15 +62,6 @@ private:
         if (first <= middle) add(2 * node, low, middle, first, last, more);
         if (last > middle) add(2 * node + 1, middle + 1, high, first, last, more);
         highest_[node] = std::max(highest_[2 * node], highest_[2 * node + 1]) + added_[node];
-    }
-
-    Int highest(int node, int low, int high, int first, int last) const {
-        if (first <= low && high <= last) return highest_[node];
-        const int middle = (low + high) / 2;
-        Int found = LOWEST;
-        if (first <= middle) found = highest(2 * node, low, middle, first, last);
-        if (last > middle) found = std::max(found, highest(2 * node + 1, middle + 1, high, first, last));
-        return found + added_[node];
     }
 
     const int count_;

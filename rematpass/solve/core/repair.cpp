@@ -42,7 +42,8 @@ LocalSearch::LocalSearch(const Program& program, Slice<int> forward, std::vector
       start_(std::move(backward)),
       budget_(budget_bytes),
       enough_ns_(enough_ns),
-      random_(SEED) {
+      random_(SEED),
+      evicted_at_(program.count, -RECENT_ROUNDS) {
     go_to(start_);
 }
 
@@ -53,17 +54,26 @@ void LocalSearch::go_to(std::vector<int> backward) {
 
 bool LocalSearch::step() {
     ++steps_;
+    if (settled_.count(present_)) {  // it would come to the same plan again
+        restart();
+        return false;
+    }
     Axis axis(program_, forward_, present_);
     std::vector<Int> over(axis.live.size());
     for (std::size_t m = 0; m < over.size(); ++m) over[m] = std::max<Int>(axis.live[m] - budget_, 0);
     const Excess excess(std::move(over));
-    if (excess.is_none()) return settle(std::move(axis));
+    if (excess.is_none()) {
+        settled_.insert(present_);
+        const bool is_better = take_back(Polisher(std::move(axis)));
+        restart();
+        return is_better;
+    }
     const std::vector<Eviction> evictions = choose(axis, excess);
     if (evictions.empty()) {
         restart();
         return false;
     }
-    for (const Eviction& eviction : evictions) recent_[axis.ops[eviction.execution]] = steps_;
+    for (const Eviction& eviction : evictions) evicted_at_[axis.ops[eviction.execution]] = steps_;
     go_to(apply_evictions(axis, evictions));
     if (best_ && static_cast<double>(present_ns_) > GIVE_UP * static_cast<double>(best_ns_) + 1) restart();
     return false;
@@ -93,16 +103,14 @@ std::vector<Eviction> LocalSearch::choose(const Axis& axis, const Excess& excess
 
 double LocalSearch::price(const Axis& axis, const Excess& excess, const Eviction& eviction, bool counts_all) {
     const Int freed = excess.freed(eviction.start + 1, eviction.place, eviction.freed_bytes, counts_all);
-    const double blur = std::pow(2.0, random_.uniform(-NOISE, NOISE));
-    const auto met = recent_.find(axis.ops[eviction.execution]);
-    const bool is_recent = met != recent_.end() && steps_ <= met->second + RECENT_ROUNDS;
+    const double blur = std::exp2(random_.uniform(-NOISE, NOISE));
+    const bool is_recent = steps_ <= evicted_at_[axis.ops[eviction.execution]] + RECENT_ROUNDS;
     const auto extra = static_cast<double>(eviction.extra_ns + 1);
     return extra / static_cast<double>(std::max<Int>(1, freed)) * blur * (is_recent ? RECENT_PENALTY : 1.0);
 }
 
-// Take back what fits, note the plan if it is the best, go on from a ruin of the best.
-bool LocalSearch::settle(Axis axis) {
-    Polisher polisher(std::move(axis));
+// Whether what fits of the present plan, taken back, is the best plan so far.
+bool LocalSearch::take_back(Polisher polisher) {
     int count = 0;
     Int extra_ns = present_ns_;
     while (const auto taken = polisher.next()) {
@@ -110,20 +118,19 @@ bool LocalSearch::settle(Axis axis) {
         if (taken->first > budget_ || static_cast<double>(extra_ns) < enough_ns_) break;
         ++count;
     }
-    std::vector<int> plan = polisher.backward(count);
-    while (count && peak_above_inputs(program_, forward_, plan).first > budget_) {
-        count /= 2;  // under fusion the steps are estimates
-        plan = polisher.backward(count);
-    }
-    const Int plan_ns = recompute_ns(program_, plan);
-    const bool is_better = !best_ || plan_ns < best_ns_;
-    if (is_better) {
+    for (;; count /= 2) {  // under fusion the steps are estimates
+        std::vector<int> plan = polisher.backward(count);
+        const Int plan_ns = recompute_ns(program_, plan);
+        if (best_ && plan_ns >= best_ns_) return false;
+        Axis axis(program_, forward_, plan);
+        if (count && axis.peak_bytes() > budget_) continue;
         best_ = std::move(plan);
         best_ns_ = plan_ns;
-        of_best_.reset();
+        of_best_.emplace(std::move(axis));
+        promising_ = of_best_->promising(budget_, MOST_PROMISING);
+        std::reverse(promising_.begin(), promising_.end());
+        return true;
     }
-    restart();
-    return is_better;
 }
 
 // Leave out a promising recomputation of the best plan, or a few at random, or begin again.
@@ -131,11 +138,6 @@ void LocalSearch::restart() {
     if (!best_) {
         go_to(start_);
         return;
-    }
-    if (!of_best_) {
-        of_best_.emplace(Axis(program_, forward_, *best_));
-        promising_ = of_best_->promising(budget_, MOST_PROMISING);
-        std::reverse(promising_.begin(), promising_.end());
     }
     is_drawn_ = promising_.empty() || !is_drawn_;
     if (!is_drawn_) {

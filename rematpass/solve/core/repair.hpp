@@ -5,7 +5,7 @@
 #pragma once
 
 #include <optional>
-#include <unordered_map>
+#include <set>
 #include <vector>
 
 #include "evict.hpp"
@@ -31,7 +31,7 @@ public:
 private:
     std::vector<Eviction> choose(const Axis& axis, const Excess& excess);
     double price(const Axis& axis, const Excess& excess, const Eviction& eviction, bool counts_all);
-    bool settle(Axis axis);
+    bool take_back(Polisher polisher);
     void restart();
     void go_to(std::vector<int> backward);
 
@@ -42,11 +42,12 @@ private:
     const double enough_ns_;
     Random random_;
     int steps_ = 0;
-    std::unordered_map<int, int> recent_;  // per op, the step of its last eviction
+    std::vector<int> evicted_at_;  // per op, the step of its last eviction, or long ago
     std::vector<int> present_;
     Int present_ns_ = 0;
+    std::set<std::vector<int>> settled_;  // plans that fit, from which all was taken back that may be
     std::optional<std::vector<int>> best_;
-    std::optional<Polisher> of_best_;  // to leave recomputations of it out; made when asked for
+    std::optional<Polisher> of_best_;  // to leave recomputations of it out
     std::vector<int> promising_;       // recomputations of it that are still to be left out one by one, the best last
     bool is_drawn_ = true;             // whether what is left out now was drawn
     Int best_ns_ = 0;

@@ -1,6 +1,7 @@
 #include "stored.hpp"
 
 #include <algorithm>
+#include <functional>
 #include <set>
 
 namespace remat {
@@ -17,6 +18,7 @@ constexpr Int LONGEST = 100;
 constexpr Int LOADS_APART = 2;
 
 void keep_distinct(Loads& loads) {
+    if (std::adjacent_find(loads.begin(), loads.end(), std::greater_equal<>()) == loads.end()) return;
     std::sort(loads.begin(), loads.end());
     loads.erase(std::unique(loads.begin(), loads.end()), loads.end());
 }
@@ -25,68 +27,65 @@ void keep_distinct(Loads& loads) {
 class Fuser {
 public:
     Fuser(const Program& program, const Trace& trace, const std::vector<char>& is_final)
-        : program_(program), trace_(trace), width_(trace.count() + 1), needed_(read_by_externs(program, trace)) {
+        : program_(program), trace_(trace), width_(trace.count() + 1), at_(trace.count()) {
         const int count = trace.count();
-        for (int i = 0; i < count; ++i) needed_[i] |= is_final[i];
-        count_readers();
         result_.all.reserve(4 * static_cast<std::size_t>(count));
         result_.first.assign(count, 0);
         result_.last.assign(count, 0);
-        is_fused_.assign(count, false);
-        is_apart_.assign(count, false);
-        is_costly_.assign(count, false);
-        has_tail_.assign(count, false);
-        length_.assign(count, 1);
-        find_apart();
-        find_tails();
+        result_.is_stored.assign(count, true);
+        result_.is_source.assign(count, false);
+        for (int i = 0; i < count; ++i) at_[i].is_needed = is_final[i];
+        count_readers();
     }
 
     Stored run() {
-        const int count = trace_.count();
-        result_.is_stored.assign(count, true);
-        result_.is_source.assign(count, false);
-        for (int i = trace_.given; i < count; ++i) {
-            if (program_.kind[trace_.ops[i]] == POINTWISE) place(i);
+        for (int i = trace_.given; i < trace_.count(); ++i) {
+            const int op = trace_.ops[i];
+            set_apart(i, op);
+            // What readers of a reduction still do to what is stored becomes a part of theirs, unless a mean itself is
+            // stored.
+            const Int tail = at_[i].is_needed ? 0 : program_.tail_of(op);
+            at_[i].has_tail = tail > 0;
+            at_[i].length += tail;
+            if (program_.kind[op] == POINTWISE) place(i);
         }
         return std::move(result_);
     }
 
 private:
+    struct Instance {
+        Int length = 1;  // steps of the function that computes it
+        int readers = 0;
+        bool is_needed = false;  // stored whatever it reads
+        bool is_mixed = false;   // read by what is not pointwise
+        bool is_read_often = false, is_fused = false, is_apart = false, is_costly = false, has_tail = false;
+    };
+
     void count_readers() {
-        const int count = trace_.count();
-        readers_.assign(count, 0);
-        is_mixed_.assign(count, false);
-        is_read_often_.assign(count, false);
-        for (int i = trace_.given; i < count; ++i) {
+        for (int i = trace_.given; i < trace_.count(); ++i) {
             const int op = trace_.ops[i];
+            const bool is_extern = program_.is_extern(op), is_mixed = program_.kind[op] != POINTWISE;
+            const bool reads_often = !program_.reads_often.empty() && program_.reads_often[op];
             for (const Read& read : trace_.reads[i]) {
-                ++readers_[read.storage];
-                if (program_.kind[op] != POINTWISE) is_mixed_[read.storage] = true;
-                if (!program_.reads_often.empty() && program_.reads_often[op]) is_read_often_[read.storage] = true;
+                Instance& source = at_[read.storage];
+                ++source.readers;
+                source.is_needed |= is_extern;
+                source.is_mixed |= is_mixed;
+                source.is_read_often |= reads_often;
             }
         }
     }
 
-    // Results to which their readers add a bias stand for two loads: themselves and that bias.
-    void find_apart() {
+    // A result to which its readers add a bias stands for two loads: itself and that bias.
+    void set_apart(int i, int op) {
         if (program_.addend.empty()) return;
-        for (int i = trace_.given; i < trace_.count(); ++i) {
-            const signed char addend = program_.addend[trace_.ops[i]];
-            if (addend == BY_OP || needed_[i] || (addend == BY_POINTWISE && is_mixed_[i])) continue;
-            is_apart_[i] = is_fused_[i] = true;
-            length_[i] = 1 + LOADS_APART;
-            loads_ = {-1 - static_cast<Int>(trace_.ops[i]), static_cast<Int>(i)};
-            note_loads(i);
-        }
-    }
-
-    // What readers of a reduction still do to what is stored becomes a part of theirs, unless a mean itself is stored.
-    void find_tails() {
-        for (int i = trace_.given; i < trace_.count(); ++i) {
-            const Int tail = needed_[i] ? 0 : program_.tail_of(trace_.ops[i]);
-            has_tail_[i] = tail > 0;
-            length_[i] += tail;
-        }
+        const signed char addend = program_.addend[op];
+        Instance& self = at_[i];
+        if (addend == BY_OP || self.is_needed || (addend == BY_POINTWISE && self.is_mixed)) return;
+        self.is_apart = self.is_fused = true;
+        self.length = 1 + LOADS_APART;
+        loads_ = {-1 - static_cast<Int>(op), static_cast<Int>(i)};
+        note_loads(i);
     }
 
     void note_loads(int i) {
@@ -95,10 +94,10 @@ private:
         result_.last[i] = static_cast<int>(result_.all.size());
     }
 
-    int most_reads(int i) const {
-        if (needed_[i]) return -1;  // stored whatever it reads
-        const int most = readers_[i] > 1 ? SHARED_READS : program_.most_reads;
-        return is_read_often_[i] ? std::min(most, 1) : most;
+    int most_reads(const Instance& self) const {
+        if (self.is_needed) return -1;
+        const int most = self.readers > 1 ? SHARED_READS : program_.most_reads;
+        return self.is_read_often ? std::min(most, 1) : most;
     }
 
     // What `loads` address, addressed once more in `way`.
@@ -121,34 +120,35 @@ private:
     Int collect_loads(int i) {
         const int op = trace_.ops[i];
         const Slice<Int> outside = program_.outside[op];
-        const Slice<Read> reads = trace_.reads[i];
         loads_.assign(outside.begin(), outside.end());
         Int steps = program_.length(op) + outside.size();
-        for (const Read& read : reads) {
+        for (const Read& read : trace_.reads[i]) {
             const Int self = read.storage;
-            steps += length_[self];
-            add_through(read.way, is_fused_[self] ? result_.loads(read.storage) : Slice<Int>(&self, &self + 1), loads_);
+            const Instance& source = at_[self];
+            steps += source.length;
+            add_through(read.way, source.is_fused ? result_.loads(read.storage) : Slice<Int>(&self, &self + 1), loads_);
         }
         keep_distinct(loads_);
         return steps;
     }
 
     void place(int i) {
-        const int op = trace_.ops[i], most = most_reads(i);
+        Instance& self = at_[i];
+        const int op = trace_.ops[i], most = most_reads(self);
         Int steps = collect_loads(i);
         bool is_costly = program_.is_heavy[op];
-        for (const Read& read : trace_.reads[i]) is_costly |= static_cast<bool>(is_costly_[read.storage]);
-        const bool is_shared = readers_[i] > 1;
+        for (const Read& read : trace_.reads[i]) is_costly |= at_[read.storage].is_costly;
+        const bool is_shared = self.readers > 1;
         const auto reads = static_cast<int>(loads_.size());
         const Int longest = std::max(LONGEST, program_.most_operations);
         const Int most_steps = is_shared || reads > 1 ? program_.most_operations : longest;
         if (steps > most_steps && reads <= most) steps = reads + count_operations(i);
         const bool is_short = reads <= most && steps <= most_steps;
         if (is_short && !(is_costly && is_shared) && !program_.is_put_down(op)) {
-            is_fused_[i] = true;
+            self.is_fused = true;
+            self.length = steps;
+            self.is_costly = is_costly;
             result_.is_stored[i] = false;
-            length_[i] = steps;
-            is_costly_[i] = is_costly;
         } else {
             result_.is_source[i] = true;
         }
@@ -167,7 +167,7 @@ private:
             todo.pop_back();
             const Int alone = ways ? program_.combine(0, ways) : 0;  // whatever is fused into it was picked
             const bool is_new = counted.emplace(u, alone).second;
-            if (is_apart_[u]) {
+            if (at_[u].is_apart) {
                 steps += is_new;
                 continue;
             }
@@ -176,10 +176,10 @@ private:
             if (program_.constants.size()) {
                 for (Int c : program_.constants[op]) constants.emplace(c, c < 0 ? alone : 0);
             }
-            if (has_tail_[u]) continue;
+            if (at_[u].has_tail) continue;
             for (const Read& read : trace_.reads[u]) {
                 const std::pair<int, Int> found{read.storage, read.way ? program_.combine(read.way, ways) : ways};
-                const bool is_inside = is_fused_[read.storage] || has_tail_[read.storage];
+                const bool is_inside = at_[read.storage].is_fused || at_[read.storage].has_tail;
                 if (is_inside && seen.insert(found).second) todo.push_back(found);
             }
         }
@@ -189,9 +189,7 @@ private:
     const Program& program_;
     const Trace& trace_;
     const Int width_;
-    std::vector<char> needed_, is_mixed_, is_read_often_, is_fused_, is_apart_, is_costly_, has_tail_;
-    std::vector<int> readers_;
-    std::vector<Int> length_;
+    std::vector<Instance> at_;
     Loads loads_;
     Stored result_;
 };
@@ -202,15 +200,10 @@ Stored find_stored(const Program& program, const Trace& trace, const std::vector
     return Fuser(program, trace, is_final).run();
 }
 
-std::vector<int> straight(Slice<Int> loads, Int width) {
-    std::vector<int> found;
-    const Int* first = std::lower_bound(loads.begin(), loads.end(), Int{0});
-    const Int* askew = std::lower_bound(first, loads.end(), width);
-    for (const Int* u = first; u != askew; ++u) {
-        const bool is_askew = std::any_of(askew, loads.end(), [&](Int v) { return v % width == *u; });
-        if (!is_askew) found.push_back(static_cast<int>(*u));
-    }
-    return found;
+bool is_straight(Slice<Int> loads, Int width, Int storage) {
+    if (!std::binary_search(loads.begin(), loads.end(), storage)) return false;
+    const Int* askew = std::lower_bound(loads.begin(), loads.end(), width);
+    return std::none_of(askew, loads.end(), [&](Int u) { return u % width == storage; });
 }
 
 std::vector<char> read_by_externs(const Program& program, const Trace& trace) {

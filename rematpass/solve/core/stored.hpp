@@ -25,8 +25,8 @@ struct Stored {
 
 Stored find_stored(const Program& program, const Trace& trace, const std::vector<char>& is_final);
 
-// Storages that `loads` address element for element and in no other way.
-std::vector<int> straight(Slice<Int> loads, Int width);
+// Whether `loads` address a storage element for element and in no other way.
+bool is_straight(Slice<Int> loads, Int width, Int storage);
 
 // Which instances an op reads that is not generated.
 std::vector<char> read_by_externs(const Program& program, const Trace& trace);

@@ -60,8 +60,10 @@ Trace trace_sequence(const Program& program, Slice<int> sequence, Slice<int> hel
                 const int source = trace.last[inputs[k]];
                 if (source >= 0 && trace.root[source] >= 0) own.push_back({trace.root[source], access[k]});
             }
-            std::sort(own.begin(), own.end(), is_before);
-            own.erase(std::unique(own.begin(), own.end(), is_same), own.end());
+            if (own.size() > 1) {
+                std::sort(own.begin(), own.end(), is_before);
+                own.erase(std::unique(own.begin(), own.end(), is_same), own.end());
+            }
             for (const Read& read : own) trace.reads.append(read);
         }
         trace.reads.close();

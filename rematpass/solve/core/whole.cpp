@@ -344,7 +344,8 @@ Int least_of_whole(const ClosureProblem& problem, const Closure& upper, const Cl
     const Int saved = upper.kept_bytes - lower.kept_bytes, spent = lower.extra_ns - upper.extra_ns;
     if (saved <= 0 || spent <= 0) return 0;
     const Capacities capacities = find_capacities(problem, Price{{saved, spent}}, Rounding::DOWN);
-    const std::vector<Arc> arcs = list_arcs(problem, capacities);
+    std::vector<Arc> arcs;
+    each_arc(problem, capacities, [&](const Arc& arc) { arcs.push_back(arc); });
     const Variables x{problem.count()};
     const Cut cut = minimum_cut(x.sink() + 1, arcs, x.source(), x.sink());
     ++work_done().cuts;
