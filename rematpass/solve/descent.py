@@ -21,7 +21,7 @@ class FrontierPoint:
     """A simulated plan: its peak and its extra time.
 
     `start` is where a search for other plans goes on from: the same executions, but functions that free memory run at
-    their place (see `let_hurry`), unless a gradient waits besides. What they read early may be computed again later in
+    their place (core/hurry.cpp), unless a gradient waits besides. What they read early may be computed again later in
     a plan that keeps less.
     """
 

@@ -7,11 +7,11 @@ takes longer, nor keeps other values but where those make other functions for an
 from __future__ import annotations
 
 from collections.abc import Collection, Iterator
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 from .descent import FrontierPoint
 from .liveness import find_peak
-from .order import drop_unread, let_hurry, let_wait, let_wait_longer, make_decision, tidy_backward
+from .order import drop_unread, let_wait, let_wait_longer, make_decision
 from .program import Decision, Kind, Program, Schedule
 
 # A block of CUDA's allocator: what a single number takes there.
@@ -49,30 +49,22 @@ def in_lowest_order(program: Program, decision: Decision) -> FrontierPoint:
         if best.op >= 0 and program.urgency.may_wait[best.op]:
             waiting = later(program, best.decision.schedule)
             if waiting.backward != best.decision.schedule.backward:
-                best = _find_peak(program, make_decision(program, _read_only(program, waiting)))
+                schedule = Schedule(waiting.forward, program.core.read_only(waiting.backward))
+                decision = make_decision(program, schedule)
+                best = _Ordered(*find_peak(program, schedule), decision, decision)
     return FrontierPoint(best.peak_bytes, best.extra_ns, best.decision, best.start)
 
 
-def _find_peak(program: Program, decision: Decision) -> _Ordered:
-    return _Ordered(*find_peak(program, decision.schedule), decision, decision)
-
-
 def _best_order(program: Program, decision: Decision) -> _Ordered:
-    """The plan as it is or tidied, with functions that free memory before its peak where that is lower."""
-    best = _find_peak(program, decision)
-    tidied = _read_only(program, tidy_backward(program, decision.schedule))
-    if tidied.backward != decision.schedule.backward:
-        best = min(best, _find_peak(program, make_decision(program, tidied)), key=lambda plan: plan.peak_bytes)
-    earlier = let_hurry(program, best.decision.schedule)
-    if earlier.backward == best.decision.schedule.backward:
-        return best
-    return replace(_find_peak(program, make_decision(program, _read_only(program, earlier))), start=best.decision)
+    """The plan as it is or tidied, with functions that free memory before its peak where that is lower.
 
-
-def _read_only(program: Program, schedule: Schedule) -> Schedule:
-    """Of executions of one op that moved past each other, those that are read."""
-    is_repeated = len(set(schedule.backward)) < len(schedule.backward)
-    return drop_unread(program, schedule) if is_repeated else schedule
+    Compiled: core/lowest.cpp, core/order.cpp, core/hurry.cpp.
+    """
+    forward = decision.schedule.forward
+    (above_inputs, op), backward, before = program.core.best_order(forward, decision.schedule.backward)
+    start = decision if before == decision.schedule.backward else make_decision(program, Schedule(forward, before))
+    best = start if backward == before else make_decision(program, Schedule(forward, backward))
+    return _Ordered(program.static_bytes + above_inputs, op, best, start)
 
 
 def _fused_otherwise(program: Program, plan: _Ordered) -> Iterator[_Ordered]:

@@ -57,29 +57,6 @@ def drop_unread(program: Program, schedule: Schedule) -> Schedule:
     return Schedule(schedule.forward, program.core.drop_unread(schedule.backward))
 
 
-def tidy_backward(program: Program, schedule: Schedule) -> Schedule:
-    """The same executions, repeated ones included, the backward's in an order that mostly holds less.
-
-    A greedy list schedule: everything runs as late as it can, unless running it frees memory. Ops of the backward that
-    free what they allocate, and those nobody reads, run in the given order (see `Urgency`); whatever else they need
-    runs right before. So a value is computed again when its reader is next, not when its stage begins, and the gradient
-    of a weight, which sets an activation free, goes before that of the activation, which is yet another. Gradients
-    larger than all they are made from wait for the end: nobody but the optimizer reads them. An execution all of whose
-    inputs are there runs at once if, as their last reader, it frees what it allocates. Sums of what products read run
-    beside the next generated kernel, or after all else that reads it. Nothing moves past what has effects.
-    """
-    return Schedule(schedule.forward, program.core.tidy_backward(schedule.backward))
-
-
-def let_hurry(program: Program, schedule: Schedule) -> Schedule:
-    """The same executions, with functions that free memory before the peak of the backward where that is lower.
-
-    The gradients of a gated layer's two halves are made of one gradient and of what both halves kept. Between them
-    stand products that need the one of them only: what the other one is made of is there for as long.
-    """
-    return Schedule(schedule.forward, program.core.let_hurry(schedule.backward))
-
-
 def let_wait(program: Program, schedule: Schedule) -> Schedule:
     """The same executions, with gradients of weights that are the peak of the backward later where that is lower.
 
@@ -90,7 +67,7 @@ def let_wait(program: Program, schedule: Schedule) -> Schedule:
 
 
 def let_wait_longer(program: Program, schedule: Schedule) -> Schedule:
-    """The same where only functions that run earlier (`let_hurry`) make place for what a gradient is made of.
+    """The same where only functions that run earlier (core/hurry.cpp) make place for what a gradient is made of.
 
     Where the gradient of a head waits, its tangent stands beside the gradients of the last layer's two halves.
     """

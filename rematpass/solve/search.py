@@ -326,11 +326,11 @@ class Frontier:
 
     def moments(self, decision: Decision) -> list[int]:
         """Backward ops nearest to the peak of a plan."""
-        program, schedule = self._program, decision.schedule
-        timeline = simulate(program, schedule)
-        ops = [v for v in schedule.backward if program.is_paid[v]]
+        timeline = simulate(self._program, decision.schedule)
+        ops = [v for v in decision.schedule.backward if self._program.is_paid[v]]
         at = max(0, timeline.peak_position - len(timeline.forward_bytes))
-        outward = [ops[i] for i in sorted(range(len(ops)), key=lambda i: abs(i - at))]
+        around = itertools.zip_longest(ops[at::-1], ops[at + 1 :])
+        outward = [v for pair in around for v in pair if v is not None]
         leading = (v for v in outward if self.bound.leads_on(v) and self.bound.is_met(v))
         found = list(itertools.islice(leading, BOUND_MOMENTS))
         return found or list(itertools.islice(filter(self.bound.is_met, outward), BOUND_MOMENTS))

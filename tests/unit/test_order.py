@@ -4,8 +4,9 @@ from hypothesis import strategies as st
 
 from rematpass.check.schedule import check_schedule
 from rematpass.errors import SolverError
-from rematpass.solve.order import Recorder, drop_unread, order_backward, tidy_backward
+from rematpass.solve.order import Recorder, drop_unread, order_backward
 from rematpass.solve.program import Kind, Schedule
+from tests.orders import tidy_backward
 from tests.programs import EXTERN, PART, POINTWISE, REDUCTION, VIEW, Builder, Layer, layered
 from tests.strategies import programs
 

@@ -7,8 +7,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from rematpass.check.schedule import check_schedule
-from rematpass.solve.order import make_decision, order_backward, tidy_backward
+from rematpass.solve.order import make_decision, order_backward
 from rematpass.solve.program import Schedule
+from tests.orders import tidy_backward
 from tests.programs import EXTERN, PART, VIEW, Builder
 from tests.strategies import decisions, programs
 

@@ -11,8 +11,9 @@ from hypothesis import strategies as st
 from rematpass.check.schedule import check_schedule
 from rematpass.solve.liveness import find_peak, simulate
 from rematpass.solve.lowest import in_lowest_order
-from rematpass.solve.order import let_hurry, let_wait, let_wait_longer, make_decision, order_backward, tidy_backward
+from rematpass.solve.order import let_wait, let_wait_longer, make_decision, order_backward
 from rematpass.solve.program import Schedule
+from tests.orders import let_hurry, tidy_backward
 from tests.programs import EXTERN, PART, POINTWISE, Builder
 from tests.strategies import decisions, programs
 

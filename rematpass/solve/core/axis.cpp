@@ -73,11 +73,13 @@ void Axis::link() {
 }
 
 Slice<int> Axis::reads(int i) const {
+    if (own_reads_.empty()) return reads_[i];  // the usual case, without a hash
     const auto own = own_reads_.find(i);
     return own == own_reads_.end() ? reads_[i] : Slice<int>(own->second);
 }
 
 Slice<int> Axis::readers(int i) const {
+    if (own_readers_.empty()) return readers_[i];
     const auto own = own_readers_.find(i);
     return own == own_readers_.end() ? readers_[i] : Slice<int>(own->second);
 }

@@ -9,6 +9,7 @@
 #include "closure.hpp"
 #include "hurry.hpp"
 #include "lives.hpp"
+#include "lowest.hpp"
 #include "order.hpp"
 #include "read.hpp"
 #include "repair.hpp"
@@ -24,6 +25,12 @@ void bind_program(py::module_& m) {
                                const Ops& backward) { return to_tuple(kept_values(p, backward, p.backward_outputs)); })
         .def("recompute_ns", [](const Program& p, const Ops& backward) { return recompute_ns(p, backward); })
         .def("drop_unread", [](const Program& p, const Ops& backward) { return to_tuple(drop_unread(p, backward)); })
+        .def("read_only", [](const Program& p, Ops backward) { return to_tuple(read_only(p, std::move(backward))); })
+        .def("best_order",
+             [](const Program& p, const Ops& forward, const Ops& backward) {
+                 const Ordered found = best_order(p, forward, backward);
+                 return std::tuple(found.peak, to_tuple(found.backward), to_tuple(found.before));
+             })
         .def("tidy_backward",
              [](const Program& p, const Ops& backward) { return to_tuple(tidy_backward(p, backward)); })
         .def("let_hurry", [](const Program& p, const Ops& backward) { return to_tuple(let_hurry(p, backward)); })

@@ -154,8 +154,13 @@ private:
 
 }  // namespace
 
-std::vector<int> let_hurry(const Program& program, Slice<int> backward) {
-    return move_while_lower(program, backward, MOST_MOVES, &Backward::with_functions_earlier);
+std::vector<int> let_hurry(const Program& program, const std::vector<int>& backward) {
+    return move_while_lower(program, Backward(program, backward), MOST_MOVES, &Backward::with_functions_earlier);
+}
+
+std::vector<int> let_hurry(const Program& program, const std::vector<int>& backward, Half half) {
+    Backward present(program, backward, std::move(half));
+    return move_while_lower(program, std::move(present), MOST_MOVES, &Backward::with_functions_earlier);
 }
 
 }  // namespace remat

@@ -368,16 +368,21 @@ Int local_peak(const Program& program, Slice<int> sequence, Slice<int> returned,
     return live.empty() ? 0 : std::max<Int>(0, *std::max_element(live.begin(), live.end()));
 }
 
-std::pair<Int, int> peak_above_inputs(const Program& program, Trace forward, Slice<int> backward) {
-    const std::vector<int> kept = kept_in_memory(program, backward);
+std::pair<Int, int> peak_above_inputs(const Program& program, const Half& forward, const Half& backward) {
     std::pair<Int, int> highest(0, -1);
-    for (const Half& half : {find_forward(program, std::move(forward), kept), find_backward(program, backward, kept)}) {
-        const std::vector<Int> live = live_bytes(program, half);
+    for (const Half* half : {&forward, &backward}) {
+        const std::vector<Int> live = live_bytes(program, *half);
         const auto peak = std::max_element(live.begin(), live.end());
         if (peak == live.end() || *peak <= highest.first) continue;
-        highest = {*peak, half.trace.ops[half.trace.given + (peak - live.begin())]};
+        highest = {*peak, half->trace.ops[half->trace.given + (peak - live.begin())]};
     }
     return highest;
+}
+
+std::pair<Int, int> peak_above_inputs(const Program& program, Trace forward, Slice<int> backward) {
+    const std::vector<int> kept = kept_in_memory(program, backward);
+    const Half first = find_forward(program, std::move(forward), kept);
+    return peak_above_inputs(program, first, find_backward(program, backward, kept));
 }
 
 }  // namespace remat

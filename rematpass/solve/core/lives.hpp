@@ -45,6 +45,7 @@ std::vector<char> find_put_off(const Program& program, const Half& half);
 // Highest bytes live while `sequence` runs on its own.
 Int local_peak(const Program& program, Slice<int> sequence, Slice<int> returned, Slice<int> outside);
 // Highest bytes live in both halves, graph inputs left out, and the first op with so many; -1 where nothing runs.
+std::pair<Int, int> peak_above_inputs(const Program& program, const Half& forward, const Half& backward);
 std::pair<Int, int> peak_above_inputs(const Program& program, Trace forward, Slice<int> backward);
 
 }  // namespace remat

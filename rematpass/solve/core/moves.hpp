@@ -15,10 +15,14 @@ namespace remat {
 // A backward as executed, and the moment of its peak.
 class Moving {
 public:
-    Moving(const Program& program, std::vector<int> sequence)
+    Moving(const Program& program, const std::vector<int>& sequence)
+        : Moving(program, sequence, find_backward(program, sequence, kept_in_memory(program, sequence))) {}
+
+    // `half`: of the sequence.
+    Moving(const Program& program, std::vector<int> sequence, Half half)
         : program_(&program),
           sequence_(std::move(sequence)),
-          half_(find_backward(program, sequence_, kept_in_memory(program, sequence_))),
+          half_(std::move(half)),
           live_(live_bytes(program, half_)) {
         peak_ = live_.empty() ? 0 : static_cast<int>(std::max_element(live_.begin(), live_.end()) - live_.begin());
     }
@@ -39,13 +43,12 @@ protected:
 // The sequence after up to `most` moves, each of which lowers the peak. `moved` returns an empty one where none is
 // left.
 template <class Backward>
-std::vector<int> move_while_lower(const Program& program, Slice<int> sequence, int most,
+std::vector<int> move_while_lower(const Program& program, Backward best, int most,
                                   std::vector<int> (Backward::*moved)()) {
-    Backward best(program, {sequence.begin(), sequence.end()});
     for (int i = 0; i < most; ++i) {
-        std::vector<int> next_sequence = (best.*moved)();
+        const std::vector<int> next_sequence = (best.*moved)();
         if (next_sequence.empty()) break;
-        Backward next(program, std::move(next_sequence));
+        Backward next(program, next_sequence);
         if (next.peak_bytes() >= best.peak_bytes()) break;
         best = std::move(next);
     }

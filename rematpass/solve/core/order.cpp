@@ -101,6 +101,13 @@ std::vector<int> drop_unread(const Program& program, Slice<int> backward) {
     return left;
 }
 
+std::vector<int> read_only(const Program& program, std::vector<int> backward) {
+    Marks met;
+    met.begin(program.count);
+    const bool is_repeated = !std::all_of(backward.begin(), backward.end(), [&](int op) { return met.add(op); });
+    return is_repeated ? drop_unread(program, backward) : backward;
+}
+
 Int recompute_ns(const Program& program, Slice<int> backward) {
     std::vector<char> is_met(program.count, false);
     Int total = 0;

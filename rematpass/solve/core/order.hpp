@@ -44,10 +44,21 @@ std::vector<int> keep_instead(const Program& program, Slice<int> values);
 // Without recomputations that nothing reads; what has effects stays.
 std::vector<int> drop_unread(const Program& program, Slice<int> backward);
 
+// Of executions of one op that moved past each other, those that are read.
+std::vector<int> read_only(const Program& program, std::vector<int> backward);
+
 // Time of every op of a backward executed beyond once.
 Int recompute_ns(const Program& program, Slice<int> backward);
 
-// The same executions, repeated ones included, in an order that mostly holds less: see tidy.py.
+// The same executions, repeated ones included, in an order that mostly holds less.
+//
+// A greedy list schedule: everything runs as late as it can, unless running it frees memory. Ops of the backward that
+// free what they allocate, and those nobody reads, run in the given order (see `Urgency`); whatever else they need runs
+// right before. So a value is computed again when its reader is next, not when its stage begins, and the gradient of a
+// weight, which sets an activation free, goes before that of the activation, which is yet another. Gradients larger
+// than all they are made from wait for the end: nobody but the optimizer reads them. An execution all of whose inputs
+// are there runs at once if, as their last reader, it frees what it allocates. Sums of what products read run beside
+// the next generated kernel, or after all else that reads it. Nothing moves past what has effects.
 std::vector<int> tidy_backward(const Program& program, Slice<int> backward);
 
 }  // namespace remat

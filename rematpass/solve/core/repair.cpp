@@ -54,7 +54,7 @@ void LocalSearch::go_to(std::vector<int> backward) {
 
 bool LocalSearch::step() {
     ++steps_;
-    if (settled_.count(present_)) {  // it would come to the same plan again
+    if (settled_.count({present_ns_, present_})) {  // it would come to the same plan again
         restart();
         return false;
     }
@@ -63,7 +63,7 @@ bool LocalSearch::step() {
     for (std::size_t m = 0; m < over.size(); ++m) over[m] = std::max<Int>(axis.live[m] - budget_, 0);
     const Excess excess(std::move(over));
     if (excess.is_none()) {
-        settled_.insert(present_);
+        settled_.emplace(present_ns_, present_);
         const bool is_better = take_back(Polisher(std::move(axis)));
         restart();
         return is_better;

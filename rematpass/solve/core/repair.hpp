@@ -6,6 +6,7 @@
 
 #include <optional>
 #include <set>
+#include <utility>
 #include <vector>
 
 #include "evict.hpp"
@@ -45,7 +46,7 @@ private:
     std::vector<int> evicted_at_;  // per op, the step of its last eviction, or long ago
     std::vector<int> present_;
     Int present_ns_ = 0;
-    std::set<std::vector<int>> settled_;  // plans that fit, from which all was taken back that may be
+    std::set<std::pair<Int, std::vector<int>>> settled_;  // times and plans from which was taken back what may be
     std::optional<std::vector<int>> best_;
     std::optional<Polisher> of_best_;  // to leave recomputations of it out
     std::vector<int> promising_;       // recomputations of it that are still to be left out one by one, the best last

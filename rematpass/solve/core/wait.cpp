@@ -158,19 +158,18 @@ private:
 
 }  // namespace
 
-std::vector<int> let_wait(const Program& program, Slice<int> backward) {
-    return move_while_lower(program, backward, MOST_MOVES, &Backward::with_peak_later);
+std::vector<int> let_wait(const Program& program, const std::vector<int>& backward) {
+    return move_while_lower(program, Backward(program, backward), MOST_MOVES, &Backward::with_peak_later);
 }
 
-std::vector<int> let_wait_longer(const Program& program, Slice<int> backward) {
-    const std::vector<int> given(backward.begin(), backward.end());
-    Backward present(program, given);
+std::vector<int> let_wait_longer(const Program& program, const std::vector<int>& backward) {
+    Backward present(program, backward);
     const std::vector<int> beyond = present.with_peak_beyond();
-    if (beyond.empty()) return given;
+    if (beyond.empty()) return backward;
     const std::vector<int> hurried = let_hurry(program, beyond);
-    if (hurried == beyond) return given;
+    if (hurried == beyond) return backward;
     std::vector<int> found = let_wait(program, hurried);
-    return Moving(program, found).peak_bytes() < present.peak_bytes() ? found : given;
+    return Moving(program, found).peak_bytes() < present.peak_bytes() ? found : backward;
 }
 
 }  // namespace remat

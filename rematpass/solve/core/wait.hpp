@@ -12,10 +12,10 @@ namespace remat {
 
 // The backward with what makes its peak later, as long as that lowers it: of ops whose results are returned and read by
 // nobody (`Urgency.may_wait`), with what is computed for them alone.
-std::vector<int> let_wait(const Program& program, Slice<int> backward);
+std::vector<int> let_wait(const Program& program, const std::vector<int>& backward);
 
 // The backward with what makes its peak beyond where others would take more than that, and functions that free memory
 // before these, where all of that lowers the peak.
-std::vector<int> let_wait_longer(const Program& program, Slice<int> backward);
+std::vector<int> let_wait_longer(const Program& program, const std::vector<int>& backward);
 
 }  // namespace remat

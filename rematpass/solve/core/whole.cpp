@@ -317,9 +317,11 @@ private:
 
     void merge(std::vector<Choice>& choices, Int step) const {
         std::size_t count = 0;
+        Int part = 0, last_part = 0;
         for (const Choice& choice : choices) {
             Choice* last = count ? &choices[count - 1] : nullptr;
-            if (last && last->open == choice.open && last->kept / step == choice.kept / step) {
+            last_part = std::exchange(part, choice.kept / step);
+            if (last && last->open == choice.open && last_part == part) {
                 last->above = time(choice) + priced(last->kept);
             } else {
                 choices[count++] = choice;
