@@ -1,29 +1,34 @@
 """How near the bound plans are on equal layers, at every third per cent between 20 and 80 % of the memory there is.
 
-In: how many blocks of a Llama-like, vocabularies, a device whose prices count. Out: a table of gaps, and with --json a
+In: kinds of blocks and how many, vocabularies, a device whose prices count. Out: a table of gaps, and with --json a
 result file. Never compiles, never runs a step.
 
-    python -m bench.equal_layers [--layers 24] [--words 64 32000] [--device h100-sxm] [--json [FILE]]
+    python -m bench.equal_layers [--blocks llama written-out gpt2] [--layers 24] [--words 64 32000]
+                                 [--device h100-sxm] [--json [FILE]]
 
 The share is of what there is between the smallest peak and the fastest plan's. Under a head of few words layers alone
-decide; with the vocabularies of real models its tangent, or the gradient of its weight, is part of every peak.
+decide; with the vocabularies of real models its tangent, or the gradient of its weight, is part of every peak. Blocks
+with attention written out have scores, and functions of them that no bound knows to be in memory.
 """
 
 from __future__ import annotations
 
 import argparse
+import itertools
 import json
 import sys
 import time
+from collections.abc import Callable
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
 import torch
+from torch import nn
 
 from bench.conditions import describe_machine
 from bench.joint_graphs import capture
-from bench.transformers import Llama
+from bench.transformers import GPT2, Llama
 from rematpass.cost.device_model import DeviceModel, find_device
 from rematpass.files import write_whole
 from rematpass.report.table import align_columns
@@ -35,13 +40,20 @@ VOCABULARIES = (64, 32_000)
 WIDTH, LENGTH, BATCH = 1024, 2048, 4
 PERCENTS = range(20, 81, 3)
 WANTED = 0.02
-HEAD = ("words", "share", "budget MiB", "extra", "bound", "gap")
+HEAD = ("blocks", "words", "share", "budget MiB", "extra", "bound", "gap")
+BLOCKS: dict[str, Callable[[int, int], nn.Module]] = {
+    "llama": lambda words, layers: Llama(words, layers, WIDTH, LENGTH, is_fused=True),
+    "written-out": lambda words, layers: Llama(words, layers, WIDTH, LENGTH, is_fused=False),
+    "gpt2": lambda words, layers: GPT2(words, layers, WIDTH, LENGTH),
+}
+"""By name, a model of so many words and layers: attention in one op or written out, gated layers or GELU."""
 
 
 @dataclass(frozen=True)
 class Row:
     """A budget: the plan's extra time and its bound as shares of the step, and how far the one is above the other."""
 
+    blocks: str
     words: int
     percent: int
     budget_bytes: int
@@ -52,15 +64,15 @@ class Row:
     def cells(self) -> tuple[str, ...]:
         """The row as text."""
         shares = (f"{100 * share:.2f} %" for share in (self.extra, self.bound, self.gap))
-        return (f"{self.words:,}", f"{self.percent} %", f"{self.budget_bytes / 2**20:.0f}", *shares)
+        return (self.blocks, f"{self.words:,}", f"{self.percent} %", f"{self.budget_bytes / 2**20:.0f}", *shares)
 
 
-def trace(words: int, layers: int, device: DeviceModel) -> tuple[Program, int]:
+def trace(blocks: str, words: int, layers: int, device: DeviceModel) -> tuple[Program, int]:
     """The program of one step in bfloat16, and what its ops take in all, in ns."""
     before = torch.get_default_dtype()
     torch.set_default_dtype(torch.bfloat16)
     try:
-        model = Llama(words, layers, WIDTH, LENGTH, is_fused=True)
+        model = BLOCKS[blocks](words, layers)
     finally:
         torch.set_default_dtype(before)
     ids = torch.zeros((BATCH, LENGTH), dtype=torch.long)
@@ -68,7 +80,7 @@ def trace(words: int, layers: int, device: DeviceModel) -> tuple[Program, int]:
     return inputs.program, sum(inputs.prices.run_ns)
 
 
-def measure(words: int, program: Program, step_ns: int) -> list[Row]:
+def measure(blocks: str, words: int, program: Program, step_ns: int) -> list[Row]:
     """A row for each budget."""
     frontier = Frontier(program)
     top, bottom = frontier.fastest.peak_bytes, frontier.smallest.peak_bytes
@@ -79,21 +91,27 @@ def measure(words: int, program: Program, step_ns: int) -> list[Row]:
         assert point is not None, "budgets between the ends are feasible"
         bound = frontier.bound_ns(budget, point)
         gap = (point.extra_ns - bound) / bound if bound else 0.0
-        rows.append(Row(words, percent, budget, point.extra_ns / step_ns, bound / step_ns, gap))
+        rows.append(Row(blocks, words, percent, budget, point.extra_ns / step_ns, bound / step_ns, gap))
     return rows
 
 
 def format_rows(rows: list[Row]) -> str:
-    """The table, and how many rows are near their bound."""
-    near = sum(row.gap <= WANTED for row in rows)
-    lines = align_columns([HEAD, *(row.cells() for row in rows)], right=range(len(HEAD)))
-    table = "\n".join(lines)
-    return f"{table}\n{near} of {len(rows)} budgets within {100 * WANTED:.0f} % of the bound"
+    """The table, and for each model how many of its rows are near their bound."""
+    lines = align_columns([HEAD, *(row.cells() for row in rows)], right=range(1, len(HEAD)))
+    for (blocks, words), some in itertools.groupby(rows, key=lambda row: (row.blocks, row.words)):
+        gaps = [row.gap for row in some]
+        near = sum(gap <= WANTED for gap in gaps)
+        kept = f"{near} of {len(gaps)} budgets within {100 * WANTED:.0f} % of the bound"
+        lines.append(f"{blocks}, {words:,} words: {kept}, the worst {100 * max(gaps):.1f} % above")
+    return "\n".join(lines)
 
 
 def parse_arguments(argv: list[str] | None) -> argparse.Namespace:
     """What is asked for."""
     parser = argparse.ArgumentParser(description="Gaps between plans and bounds on equal layers.")
+    parser.add_argument(
+        "--blocks", nargs="+", choices=BLOCKS, default=list(BLOCKS), help="kinds of blocks (default: all)"
+    )
     parser.add_argument("--layers", type=int, default=24, help="blocks (default: %(default)s)")
     parser.add_argument(
         "--words", type=int, nargs="+", default=VOCABULARIES, help="vocabularies (default: 64 and 32000)"
@@ -109,18 +127,18 @@ def main(argv: list[str] | None = None) -> int:
     """Trace, plan, print."""
     arguments = parse_arguments(argv)
     rows: list[Row] = []
-    for words in arguments.words:
+    for blocks, words in itertools.product(arguments.blocks, arguments.words):
         start = time.perf_counter()
-        program, step_ns = trace(words, arguments.layers, arguments.device)
-        print(f"traced {len(program)} values in {time.perf_counter() - start:.0f} s", file=sys.stderr, flush=True)
-        rows += measure(words, program, step_ns)
+        program, step_ns = trace(blocks, words, arguments.layers, arguments.device)
+        seconds = time.perf_counter() - start
+        print(f"{blocks}, {words:,} words: {len(program)} values in {seconds:.0f} s", file=sys.stderr, flush=True)
+        rows += measure(blocks, words, program, step_ns)
     print(format_rows(rows))
     if arguments.json:
         result: dict[str, Any] = {
             **describe_machine(torch.device("cpu")),
             "layers": arguments.layers,
             "device": arguments.device.name,
-            "values": len(program),
             "rows": [asdict(row) for row in rows],
         }
         write_whole(arguments.json, json.dumps(result, indent=1) + "\n")
