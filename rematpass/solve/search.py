@@ -105,7 +105,6 @@ class Frontier:
     Attributes:
         fastest, smallest: the two ends; a budget below the smallest makes it look for smaller ones.
         bound: on extra time.
-        simulated: plans simulated so far.
     """
 
     def __init__(self, program: Program, effort: Effort | None = None) -> None:
@@ -113,6 +112,7 @@ class Frontier:
         effort = effort or Effort()
         self._work = Work(effort)
         self._points: dict[tuple[int, ...], FrontierPoint] = {}
+        self._orders: dict[Closure, Decision] = {}
         self._stages = find_stages(program)
         self.bound = Bound(program)
         problem, self._values = whole_problem(program)
@@ -351,10 +351,7 @@ class Frontier:
         return min(faster, key=lambda p: (p.peak_bytes, p.extra_ns), default=None)
 
     def next_smaller(self, point: FrontierPoint) -> FrontierPoint | None:
-        """Of the plans simulated so far, the cheapest with a smaller peak.
-
-        Below the fastest plan nothing was asked for, so a first step down is looked up.
-        """
+        """Of the plans simulated so far, the cheapest with a smaller peak; below the fastest one it is looked up."""
         if point is self.fastest and self.smallest is not self.fastest:
             self._neighbours(point.peak_bytes - (point.peak_bytes - self.smallest.peak_bytes) // FIRST_STEPS)
         smaller = [p for p in self._points.values() if p.peak_bytes < point.peak_bytes]
@@ -386,7 +383,10 @@ class Frontier:
         return descend(tree, box, lambda p: p.peak_bytes <= budget_bytes, self._evaluate).small
 
     def _whole(self, place: int) -> Decision:
-        return order_backward(self._program, values_of(self._values, self._hull[place].kept))
+        closure = self._hull[place]
+        if closure not in self._orders:
+            self._orders[closure] = order_backward(self._program, values_of(self._values, closure.kept))
+        return self._orders[closure]
 
     def _evaluate(self, decision: Decision) -> FrontierPoint | None:
         """A simulated plan; None when all work allowed is done."""

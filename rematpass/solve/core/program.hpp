@@ -89,8 +89,8 @@ public:
     }
 
 private:
-    std::vector<Int> stamp_;
-    Int now_ = 0;
+    std::vector<std::uint32_t> stamp_;
+    std::uint32_t now_ = 0;
 };
 
 }  // namespace remat

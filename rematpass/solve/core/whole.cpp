@@ -306,11 +306,13 @@ private:
     }
 
     // Where too many are left, those that keep about the same become one that is no worse than any; whether that helps.
-    bool thin_out(std::vector<Choice>& choices) const {
+    bool thin_out(std::vector<Choice>& choices) {
         const Int all = static_cast<Int>(limit_ / spent_);
-        for (Int step = all / FINEST + 1; choices.size() > MOST_CHOICES; step *= 2) {
+        Int step = std::max(all / FINEST + 1, last_step_ / 2);  // what sufficed for the group before mostly does again
+        for (; choices.size() > MOST_CHOICES; step *= 2) {
             if (step > all / COARSEST) return false;
             merge(choices, step);
+            last_step_ = step;
         }
         return true;
     }
@@ -337,6 +339,7 @@ private:
     std::vector<int> slot_;
     std::vector<std::uint64_t> over_;  // per group, slots of groups that no later one is linked to
     std::vector<Int> most_, least_;
+    Int last_step_ = 0;
     bool is_too_wide_ = false;
 };
 
