@@ -8,7 +8,7 @@ result file. Never compiles, never runs a step.
 
 The share is of what there is between the smallest peak and the fastest plan's. Under a head of few words layers alone
 decide; with the vocabularies of real models its tangent, or the gradient of its weight, is part of every peak. Blocks
-with attention written out have scores, and functions of them that no bound knows to be in memory.
+with attention written out have scores, and functions of them that the bound does not know to be in memory.
 """
 
 from __future__ import annotations
