@@ -9,8 +9,9 @@ from rematpass.solve.liveness import find_peak
 from rematpass.solve.lowest import in_lowest_order
 from rematpass.solve.order import drop_unread, make_decision, order_backward
 from rematpass.solve.program import Schedule
+from tests.orders import let_hurry, tidy_backward
 from tests.programs import EXTERN, POINTWISE, REDUCTION, Builder
-from tests.strategies import decisions, programs
+from tests.strategies import decisions, programs, stacked_programs
 
 ROWS = 1000
 
@@ -119,3 +120,17 @@ def test_of_two_runs_of_an_op_that_moved_past_each_other_one_is_left():
     assert order.index(of_weight) > order.index(of_wide)
     assert order.count(again) == 1
     assert found.recompute_ns == 5
+
+
+@given(st.one_of(programs(), stacked_programs(), programs(is_fusing=True)), st.data())
+def test_the_best_order_is_what_its_steps_come_to_one_by_one(program, data):
+    schedule = data.draw(decisions(program)).schedule
+    peak, backward, before = program.core.best_order(schedule.forward, schedule.backward)
+    tidied = program.core.read_only(tidy_backward(program, schedule).backward)
+    orders = schedule, Schedule(schedule.forward, tidied)
+    best = min(orders, key=lambda order: find_peak(program, order)[0])
+    earlier = let_hurry(program, best)
+    if earlier != best:
+        earlier = Schedule(schedule.forward, program.core.read_only(earlier.backward))
+    assert (backward, before) == (earlier.backward, best.backward)
+    assert (program.static_bytes + peak[0], peak[1]) == find_peak(program, earlier)
