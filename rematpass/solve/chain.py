@@ -36,12 +36,12 @@ TOGETHER = 32
 
 
 def _rounding(sizes: Sequence[int], slots: Sequence[int]) -> IntArray:
-    """Bytes by which sizes are off when counted in slots, per slot."""
+    """Bytes by which sizes are off when counted in slots, per slot; exact below 2**53."""
     values, counts = np.unique(np.array(sizes, dtype=np.float64), return_counts=True)
     found: IntArray = np.zeros(len(slots), dtype=np.int64)
     for first in range(0, len(slots), TOGETHER):
         sized = np.array(slots[first : first + TOGETHER], dtype=np.float64)[:, None]
-        off = np.abs(values - np.rint(values / sized) * sized)  # whole numbers all, and faster than remainders
+        off = np.abs(values - np.rint(values / sized) * sized)  # faster than remainders, and as whole
         found[first : first + TOGETHER] = (off * counts).sum(axis=1)
     return found
 

@@ -49,7 +49,7 @@ def in_lowest_order(program: Program, decision: Decision) -> FrontierPoint:
         if best.op >= 0 and program.urgency.may_wait[best.op]:
             waiting = later(program, best.decision.schedule)
             if waiting.backward != best.decision.schedule.backward:
-                schedule = Schedule(waiting.forward, program.core.read_only(waiting.backward))
+                schedule = Schedule(waiting.forward, program.core.drop_overtaken(waiting.backward))
                 decision = make_decision(program, schedule)
                 best = _Ordered(*find_peak(program, schedule), decision, decision)
     return FrontierPoint(best.peak_bytes, best.extra_ns, best.decision, best.start)

@@ -126,11 +126,11 @@ def test_of_two_runs_of_an_op_that_moved_past_each_other_one_is_left():
 def test_the_best_order_is_what_its_steps_come_to_one_by_one(program, data):
     schedule = data.draw(decisions(program)).schedule
     peak, backward, before = program.core.best_order(schedule.forward, schedule.backward)
-    tidied = program.core.read_only(tidy_backward(program, schedule).backward)
+    tidied = program.core.drop_overtaken(tidy_backward(program, schedule).backward)
     orders = schedule, Schedule(schedule.forward, tidied)
     best = min(orders, key=lambda order: find_peak(program, order)[0])
     earlier = let_hurry(program, best)
     if earlier != best:
-        earlier = Schedule(schedule.forward, program.core.read_only(earlier.backward))
+        earlier = Schedule(schedule.forward, program.core.drop_overtaken(earlier.backward))
     assert (backward, before) == (earlier.backward, best.backward)
     assert (program.static_bytes + peak[0], peak[1]) == find_peak(program, earlier)

@@ -25,7 +25,8 @@ void bind_program(py::module_& m) {
                                const Ops& backward) { return to_tuple(kept_values(p, backward, p.backward_outputs)); })
         .def("recompute_ns", [](const Program& p, const Ops& backward) { return recompute_ns(p, backward); })
         .def("drop_unread", [](const Program& p, const Ops& backward) { return to_tuple(drop_unread(p, backward)); })
-        .def("read_only", [](const Program& p, Ops backward) { return to_tuple(read_only(p, std::move(backward))); })
+        .def("drop_overtaken",
+             [](const Program& p, Ops backward) { return to_tuple(drop_overtaken(p, std::move(backward))); })
         .def("best_order",
              [](const Program& p, const Ops& forward, const Ops& backward) {
                  const Ordered found = best_order(p, forward, backward);

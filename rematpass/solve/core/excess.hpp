@@ -56,7 +56,7 @@ public:
     }
 
 private:
-    static constexpr int WIDTH = 32;
+    static constexpr int WIDTH = 64;
 
     struct Block {
         Int sum = 0, highest = 0, least = 0;  // least: of those that are too full

@@ -155,7 +155,7 @@ private:
 }  // namespace
 
 std::vector<int> let_hurry(const Program& program, const std::vector<int>& backward) {
-    return move_while_lower(program, Backward(program, backward), MOST_MOVES, &Backward::with_functions_earlier);
+    return let_hurry(program, backward, find_backward(program, backward, kept_in_memory(program, backward)));
 }
 
 std::vector<int> let_hurry(const Program& program, const std::vector<int>& backward, Half half) {

@@ -26,14 +26,14 @@ struct Candidate {
 Ordered best_order(const Program& program, Slice<int> forward, const std::vector<int>& backward) {
     const Trace trace = trace_forward(program, forward);
     Candidate best(program, trace, backward);
-    std::vector<int> tidied = read_only(program, tidy_backward(program, backward));
+    std::vector<int> tidied = drop_overtaken(program, tidy_backward(program, backward));
     if (tidied != backward) {
         Candidate other(program, trace, std::move(tidied));
         if (other.peak.first < best.peak.first) best = std::move(other);
     }
     std::vector<int> earlier = let_hurry(program, best.backward, std::move(best.half));
     if (earlier == best.backward) return {best.peak, best.backward, std::move(best.backward)};
-    Candidate hurried(program, trace, read_only(program, std::move(earlier)));
+    Candidate hurried(program, trace, drop_overtaken(program, std::move(earlier)));
     return {hurried.peak, std::move(hurried.backward), std::move(best.backward)};
 }
 

@@ -101,7 +101,7 @@ std::vector<int> drop_unread(const Program& program, Slice<int> backward) {
     return left;
 }
 
-std::vector<int> read_only(const Program& program, std::vector<int> backward) {
+std::vector<int> drop_overtaken(const Program& program, std::vector<int> backward) {
     Marks met;
     met.begin(program.count);
     const bool is_repeated = !std::all_of(backward.begin(), backward.end(), [&](int op) { return met.add(op); });

@@ -44,8 +44,8 @@ std::vector<int> keep_instead(const Program& program, Slice<int> values);
 // Without recomputations that nothing reads; what has effects stays.
 std::vector<int> drop_unread(const Program& program, Slice<int> backward);
 
-// Of executions of one op that moved past each other, those that are read.
-std::vector<int> read_only(const Program& program, std::vector<int> backward);
+// Of executions of one op that moved past each other, only those that are read.
+std::vector<int> drop_overtaken(const Program& program, std::vector<int> backward);
 
 // Time of every op of a backward executed beyond once.
 Int recompute_ns(const Program& program, Slice<int> backward);
