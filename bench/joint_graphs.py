@@ -23,7 +23,8 @@ from bench.hand_strategies import Regions, is_keepable
 from rematpass import torch_compat
 from rematpass.cost.device_model import DeviceModel
 from rematpass.device import CUDNN_FIRST
-from rematpass.graph.capture import JointProgram, capture_joint
+from rematpass.graph.capture import JointProgram
+from rematpass.partitioner import take_apart
 from rematpass.pipeline import Settings, collect_inputs
 from rematpass.record import Inputs
 
@@ -56,7 +57,7 @@ class _Capturer(torch_compat.CustomPartitionerFn):
         """Inductor's hook."""
         del joint_inputs  # shapes are on the graph
         static = facts.get("static_lifetime_input_indices")
-        joint = capture_joint(gm, facts["num_fwd_outputs"], static, is_fusing=self._settings.is_fusing)
+        joint = take_apart(gm, facts["num_fwd_outputs"], static, self._settings)
         self.found = Captured(joint, collect_inputs(joint, self._settings))
         raise _Captured
 

@@ -15,12 +15,14 @@ from uuid import uuid4
 from torch import fx
 
 from . import torch_compat
+from .emit.apart import compute_apart
 from .emit.copies import copy_overwritten
 from .emit.ordered import order_gradients
 from .emit.unread import forget_unread
 from .errors import RematError
-from .graph.capture import JointProgram, capture_joint, find_overwritten
+from .graph.capture import JointProgram, capture_joint, find_backward, find_overwritten
 from .graph.gradients import find_turned
+from .graph.merge import merge_equal
 from .growing import plan_growing
 from .noted import noted, numbered
 from .pipeline import Settings, needs_plan
@@ -35,6 +37,8 @@ def take_apart(gm: fx.GraphModule, num_fwd_outputs: int, static: list[int] | Non
     if settings.is_fusing:
         forget_unread(gm)
         order_gradients(gm, find_turned(gm, num_fwd_outputs, static, settings.device_type))
+        merge_equal(gm)
+        compute_apart(gm, find_backward(gm))
     is_fusing, device_type = settings.is_fusing, settings.device_type
     return capture_joint(gm, num_fwd_outputs, static, is_fusing=is_fusing, device_type=device_type)
 

@@ -69,8 +69,7 @@ def capture_joint(
     _gather_parts(gm)
     nodes, ids = _number(gm)
     if is_fusing:  # sums of the forward stay: users name, pin and tag its products
-        side = _backward_side(nodes, ids)
-        fold_sums(gm, [node for node, is_backward in zip(nodes, side, strict=True) if is_backward], device_type)
+        fold_sums(gm, find_backward(gm), device_type)
         nodes, ids = _number(gm)
     output = next(n for n in gm.graph.nodes if n.op == "output")
     outputs = tuple(ids[leaf] if isinstance(leaf, fx.Node) else None for leaf in torch_compat.leaves(output.args))
@@ -105,6 +104,12 @@ def find_forward(gm: fx.GraphModule) -> list[fx.Node]:
     return [node for node, is_backward in zip(nodes, _backward_side(nodes, ids), strict=True) if not is_backward]
 
 
+def find_backward(gm: fx.GraphModule) -> list[fx.Node]:
+    """Nodes of a joint graph that depend on a gradient."""
+    nodes, ids = _number(gm)
+    return [node for node, is_backward in zip(nodes, _backward_side(nodes, ids), strict=True) if is_backward]
+
+
 def device_of(nodes: Sequence[fx.Node]) -> str:
     """The device that a graph with these nodes was traced on ("cpu", "cuda")."""
     tensors = (n.meta.get("val") for n in nodes if n.op == "placeholder")
@@ -121,7 +126,7 @@ def find_overwritten(gm: fx.GraphModule) -> list[fx.Node]:
     written = _mutated(gm, nodes, ids, _primals(nodes))
     if not written:
         return []
-    late = {node for node, is_backward in zip(nodes, _backward_side(nodes, ids), strict=True) if is_backward}
+    late = set(find_backward(gm))
 
     def is_read_late(node: fx.Node) -> bool:
         return any(r in late or (kind_of(r) is Kind.VIEW and is_read_late(r)) for r in node.users)

@@ -23,6 +23,9 @@ from .op_traits import base_name, is_builtin, is_random, is_reshape
 
 # Their contents are whatever was there before; nothing is gained by sharing them.
 _UNINITIALIZED = frozenset(("empty", "empty_like", "empty_strided", "new_empty", "new_empty_strided"))
+APART = "rematpass_apart"
+"""In a node's `meta`: it stays apart from what it is equal to."""
+
 # Modules of the plain functions that stand in graphs: arithmetic on sizes, and `getitem`.
 _ARITHMETIC = ("_operator", "math", "torch")
 
@@ -81,7 +84,7 @@ def _returned_storages(graph: fx.Graph) -> set[object]:
 
 def _key(node: fx.Node, returned: set[object]) -> Hashable | None:
     """Equal for computations that are the same; None for those that must stay as they are."""
-    if node.op != "call_function" or not _may_merge(node):
+    if node.op != "call_function" or APART in node.meta or not _may_merge(node):
         return None
     value = node.meta.get("val")
     if isinstance(value, torch.Tensor) and torch_compat.storage_key(value) in returned:
