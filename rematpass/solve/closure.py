@@ -13,8 +13,12 @@ from __future__ import annotations
 
 import bisect
 import itertools
+from collections.abc import Sequence
+
+import numpy as np
 
 from ._core import Closure, ClosureProblem
+from .arrays import BoolArray
 
 
 class Hull:
@@ -93,3 +97,8 @@ def filled_hull(problem: ClosureProblem, most: int) -> list[Closure]:
     for upper, lower in itertools.pairwise(hull):
         filled += [upper, *fill_between(problem, upper, lower, most)]
     return [*filled, hull[-1]]
+
+
+def values_of(values: Sequence[int], chosen: BoolArray) -> list[int]:
+    """The values a closure chose."""
+    return [values[i] for i in np.flatnonzero(chosen).tolist()]

@@ -18,15 +18,16 @@ from collections.abc import Callable, Sequence
 from functools import cached_property
 
 from ._core import Closure
-from .bound import Bound, values_of, whole_problem
+from .bound import Bound
 from .chain import Chain
-from .closure import closure_near, filled_hull, least_kept
+from .closure import closure_near, filled_hull, least_kept, values_of
 from .descent import Box, FrontierPoint, PlanList, descend
 from .effort import Effort, Work
 from .frontier import Modeller, Passing, StageRun
 from .ladder import Ladder
 from .liveness import find_peak, simulate
 from .lowest import in_lowest_order
+from .moments import whole_problem
 from .nest import Nest
 from .order import ahead_of, order_backward
 from .polish import Polisher
@@ -316,8 +317,8 @@ class Frontier:
     def _moments_near(self, budget_bytes: int | None, point: FrontierPoint) -> list[int]:
         if budget_bytes is None or budget_bytes >= self.fastest.peak_bytes:
             return []
-        heaviest = [] if self.bound.heaviest is None else [self.bound.heaviest]
-        return list(dict.fromkeys([*self.moments(point.decision), *self._fastest_moments, *heaviest]))
+        heaviest = self.bound.moments.heaviest
+        return [*dict.fromkeys([*self.moments(point.decision), *self._fastest_moments, *heaviest])]
 
     @cached_property
     def _fastest_moments(self) -> list[int]:
@@ -330,10 +331,8 @@ class Frontier:
         ops = [v for v in decision.schedule.backward if self._program.is_paid[v]]
         at = max(0, timeline.peak_position - len(timeline.forward_bytes))
         around = itertools.zip_longest(ops[at::-1], ops[at + 1 :])
-        outward = [v for pair in around for v in pair if v is not None]
-        leading = (v for v in outward if self.bound.leads_on(v) and self.bound.is_met(v))
-        found = list(itertools.islice(leading, BOUND_MOMENTS))
-        return found or list(itertools.islice(filter(self.bound.is_met, outward), BOUND_MOMENTS))
+        outward = (v for pair in around for v in pair if v is not None)
+        return self.bound.moments.first(outward, BOUND_MOMENTS)
 
     def _enough(self, peak_bytes: int, point: FrontierPoint) -> float:
         """Extra time at which it is not worth to look for less."""

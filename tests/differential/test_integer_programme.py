@@ -7,8 +7,9 @@ from scipy.sparse import coo_array
 
 from rematpass import BudgetTooSmall
 from rematpass.solve import Problem, solve
-from rematpass.solve.bound import interpolate, whole_problem
+from rematpass.solve.bound import interpolate
 from rematpass.solve.closure import closure_near, fill_between
+from rematpass.solve.moments import whole_problem
 from tests.programs import Layer, layered
 
 

@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 from rematpass.check.schedule import check_schedule
 from rematpass.errors import SplitError
 from rematpass.solve.bound import Bound, interpolate
+from rematpass.solve.moments import Moment, Moments
 from rematpass.solve.order import make_decision
 from rematpass.solve.program import Kind, Schedule
 from rematpass.solve.search import Frontier
@@ -150,6 +151,69 @@ def test_a_gradient_beside_another_counts_before_between_or_after():
     assert min(peak for peak, extra in plans if not extra) == enough
     assert bound.extra_ns_at(enough, moments) == 0
     assert 0 < bound.extra_ns_at(enough - 1, moments) <= min(extra for peak, extra in plans if peak < enough)
+
+
+def written_out(sizes):
+    """Scores made a softmax by a function, whose gradient a function makes; beside both stands a value `other`."""
+    scores, softmax, arriving, other = sizes
+    b = Builder()
+    w, u = b.given(8), b.given(8)
+    h = b.add(EXTERN, w, size=other, ns=7)
+    s = b.add(EXTERN, h, size=scores, ns=3)
+    p = b.add(POINTWISE, s, size=softmax, ns=1)
+    y = b.add(EXTERN, p, u, size=8, ns=3, may_recompute=False)
+    t = b.tangent(8)
+    dp = b.add(EXTERN, t, u, size=arriving)
+    ds = b.add(POINTWISE, dp, p, size=scores)
+    dh = b.add(EXTERN, ds, u, size=8)
+    gw = b.add(EXTERN, dh, h, size=8)
+    return b.finish([y], [gw], is_fusing=True)
+
+
+@settings(deadline=None, max_examples=20, derandomize=True)
+@given(st.tuples(*[st.sampled_from([8, 40, 100, 250])] * 4))
+def test_no_plan_beats_the_bound_at_a_function(sizes):
+    program = written_out(sizes)
+    bound, moments = bound_of(program), backward_ops(program)
+    for peak, extra in set(every_plan(program)):
+        assert bound.extra_ns_at(peak, moments) <= extra
+
+
+@settings(deadline=None, max_examples=60, derandomize=True)
+@given(programs(most_forward=3, most_backward=2, is_fusing=True))
+def test_no_plan_that_fuses_beats_the_bound(program):
+    if len(recomputable(program)) * len(backward_ops(program)) > 12:
+        return
+    bound, moments = bound_of(program), backward_ops(program)
+    for peak, extra in set(every_plan(program)):
+        assert bound.extra_ns_at(peak, moments) <= extra
+        assert bound.peak_bytes <= peak
+
+
+def test_while_a_function_runs_what_it_is_made_of_is_there():
+    """The scores, or what is made of them, beside the gradient that arrives: for `other` there is no room."""
+    program = written_out((100, 100, 100, 100))
+    bound, moments = bound_of(program), backward_ops(program)
+    products = [v for v in moments if program.kind[v] is EXTERN]
+    budget = program.static_bytes + 8 + 100 + 100 + 50
+    assert bound.extra_ns_at(budget, products) == 4  # scores and softmax once more, after the gradient has arrived
+    assert bound.extra_ns_at(budget, moments) == 7  # what `other` takes
+
+
+def test_of_a_gradient_made_by_functions_the_smallest_on_its_way_counts():
+    """An op beside two, one of which is over and one to come: what leads from the one to the other is there."""
+    b = Builder()
+    a = b.add(EXTERN, b.given(16), size=8, ns=10)
+    y = b.add(EXTERN, a, size=8, ns=3)
+    t = b.tangent(8)
+    first = b.add(EXTERN, t, a, size=100)
+    wide = b.add(POINTWISE, first, size=200)
+    small = b.add(POINTWISE, wide, size=60)
+    last = b.add(EXTERN, small, size=8)
+    beside = b.add(EXTERN, t, a, size=8)
+    program = b.finish([y], [last, beside], is_fusing=True)
+    forced = Moments(program).case_at(Moment(beside, before=(first,), after=(last,))).forced_bytes
+    assert forced == 60 + 8 + 8  # and the tangent, and its own
 
 
 def test_the_bound_is_the_line_between_neighbours():

@@ -12,10 +12,10 @@ from hypothesis import strategies as st
 
 from rematpass.check.schedule import check_schedule
 from rematpass.solve import effort, search
-from rematpass.solve.bound import values_of, whole_problem
-from rematpass.solve.closure import sweep_closures
+from rematpass.solve.closure import sweep_closures, values_of
 from rematpass.solve.effort import Effort
 from rematpass.solve.liveness import find_peak, simulate
+from rematpass.solve.moments import whole_problem
 from rematpass.solve.order import drop_unread, order_backward
 from rematpass.solve.search import Frontier
 from rematpass.solve.squeeze import Squeeze

@@ -2,21 +2,28 @@
 
 #include <algorithm>
 
+#include "flow.hpp"
+
 namespace remat {
 
-Moments::Moments(const Program& program) : program_(program), is_returned_(program.count, false) {
-    std::vector<std::pair<int, int>> readers;
+Moments::Moments(const Program& program)
+    : program_(program), is_returned_(program.count, false), is_stored_(program.count, false) {
+    std::vector<std::pair<int, int>> sources;
     Marks met;
+    for (int v : program.backward_outputs) is_returned_[program.root[v]] = true;
     for (int v = 0; v < program.count; ++v) {
         if (program.is_view(v)) continue;
+        const signed char kind = program.kind[v];
+        is_stored_[v] |= kind != POINTWISE || !program.is_fusing || is_returned_[v];
         met.begin(program.count);
-        for (int u : program.inputs[v]) {
+        for (int u : program.inputs[kind == PART ? program.inputs[v][0] : v]) {  // parts come with what they are of
             const int r = program.root[u];
-            if (program.is_backward[r] && met.add(r)) readers.emplace_back(r, v);
+            if (!program.is_backward[r] || !met.add(r)) continue;
+            sources.emplace_back(v, r);
+            is_stored_[r] |= is_certain(v);
         }
     }
-    readers_ = Rows<int>(readers, program.count);
-    for (int v : program.backward_outputs) is_returned_[program.root[v]] = true;
+    sources_ = Rows<int>(sources, program.count);
 }
 
 Around Moments::around(int k, const std::vector<int>& before, const std::vector<int>& after) const {
@@ -59,36 +66,42 @@ Around Moments::around(int k, const std::vector<int>& before, const std::vector<
 }
 
 Int Moments::live_gradients(const Around& around) const {
+    const int count = program_.count;
+    const auto is_start = [&](int r) { return around.is_over[r] && is_stored_[r]; };
+    std::vector<int> place(count, -1), met;
+    std::vector<Arc> arcs;
+    const int source = 0, sink = 1;
+    const auto entry = [&](int r) {
+        if (place[r] < 0) {
+            place[r] = 2 + 2 * static_cast<int>(met.size());
+            met.push_back(r);
+            const bool is_counted = is_start(r) && is_returned_[r];
+            const Int capacity = is_counted ? 0 : program_.size_bytes[r];
+            arcs.push_back({place[r], place[r] + 1, capacity});
+            if (is_start(r)) arcs.push_back({source, place[r], MAX_CAPACITY});
+        }
+        return place[r];
+    };
     Int live = 0;
-    for (int r = 0; r < program_.count; ++r) {
-        if (around.is_over[r] && program_.root[r] == r && program_.size_bytes[r]) live += live_of(r, around);
+    for (int v = 0; v < count; ++v) {
+        if (!program_.is_backward[v] || program_.is_view(v)) continue;
+        if (around.to_come[v]) {
+            for (int r : sources_[v]) {
+                if (!around.to_come[r]) arcs.push_back({entry(r) + 1, sink, MAX_CAPACITY});
+            }
+        } else if (is_returned_[v] && is_start(v)) {
+            live += program_.size_bytes[v];
+        } else if (is_returned_[v]) {
+            arcs.push_back({entry(v) + 1, sink, MAX_CAPACITY});
+        }
     }
-    return live;
-}
-
-Int Moments::live_of(int r, const Around& around) const {
-    const signed char kind = program_.kind[r];
-    // What certainly reaches memory, also under fusion.
-    bool is_stored = kind == EXTERN || kind == REDUCTION || kind == PART || kind == INPUT || is_returned_[r];
-    bool is_wanted = is_returned_[r];
-    Int made = 0;
-    for (int v : readers_[r]) {
-        is_stored |= is_certain(v);
-        is_wanted |= static_cast<bool>(around.to_come[v]);
-        const bool is_made_of_it = is_returned_[v] && first_gradient_of(v) == r && !around.is_over[v];
-        if (is_certain(v) && is_made_of_it) made += program_.size_bytes[v];
+    for (std::size_t i = 0; i < met.size(); ++i) {  // grows
+        const int v = met[i];
+        if (is_start(v)) continue;
+        for (int r : sources_[v]) arcs.push_back({entry(r) + 1, place[v], MAX_CAPACITY});
     }
-    if (is_wanted) return is_stored ? program_.size_bytes[r] : 0;
-    // Not yet read by all, or the gradients made of it are there: each counts with one of those it is made of.
-    return std::min(program_.size_bytes[r], made);
-}
-
-// The storage of the first gradient that op v reads; -1 for none.
-int Moments::first_gradient_of(int v) const {
-    for (int u : program_.inputs[v]) {
-        if (program_.is_backward[u]) return program_.root[u];
-    }
-    return -1;
+    const Flow flow = arcs.empty() ? 0 : minimum_cut(2 + 2 * static_cast<int>(met.size()), arcs, source, sink).flow;
+    return live + static_cast<Int>(flow);
 }
 
 }  // namespace remat

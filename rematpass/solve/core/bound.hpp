@@ -1,6 +1,7 @@
 // What is certain while one op of the backward runs, in any order of the others: see bound.py.
 //
-// In: a `Program` and an op. Out: which ops are still to come, which gradients are live. Never looks at a plan.
+// In: a `Program` and an op. Out: which ops are still to come, which bytes of gradients are live. Never looks at a
+// plan.
 #pragma once
 
 #include <vector>
@@ -20,17 +21,16 @@ public:
 
     // While op k runs, if besides `before` are over by then and `after` to come; neither depends on k, or k on them.
     Around around(int k, const std::vector<int>& before, const std::vector<int>& after) const;
-    // Bytes of gradients that are certainly live, tangents included, the op's own result left out.
+    // Bytes of gradients that are certainly live, tangents included, the op's own result left out: the smallest cut
+    // between what is over and what is to come or returned. On every way from the one to the other something is there.
     Int live_gradients(const Around& around) const;
 
 private:
-    Int live_of(int r, const Around& around) const;
     bool is_certain(int v) const { return program_.kind[v] == EXTERN || !program_.is_fusing; }
-    int first_gradient_of(int v) const;
 
     const Program& program_;
-    Rows<int> readers_;              // per storage of a gradient, the ops that read it
-    std::vector<char> is_returned_;  // per storage
+    Rows<int> sources_;                          // per op of the backward, the storages of gradients that it reads
+    std::vector<char> is_returned_, is_stored_;  // per storage: stored in any plan, also under fusion
 };
 
 }  // namespace remat

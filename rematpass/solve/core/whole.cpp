@@ -5,6 +5,7 @@
 #include <utility>
 #include <vector>
 
+#include "groups.hpp"
 #include "network.hpp"
 #include "work.hpp"
 
@@ -15,9 +16,9 @@ namespace {
 // A size times a price, and sums of them.
 using Wide = __int128;
 
-// Choices looked at beside each other. Of 14 gaps on 24 traced layers, 1,500 left 11 at what an integer programme says
-// and three 3 to 11 % larger; 500 left some a third larger (2026-11).
-constexpr std::size_t MOST_CHOICES = 1500;
+// Choices looked at beside each other. Gaps of six traced models of 24 layers at 21 budgets each were 1.35 % on average
+// with 1,500, 1.29 with 2,500 and 1.28 with 5,000, which take twice the time (2026-11).
+constexpr std::size_t MOST_CHOICES = 2500;
 // And one after the other: two tenths of a second. Of 21 programs of up to 3,600 ops at five budgets each, the most
 // was 2.2 million (48 layers that all differ, 2026-11).
 constexpr std::size_t MOST_LOOKED_AT = 4'000'000;
@@ -29,164 +30,6 @@ constexpr int MOST_OPEN = 64;
 constexpr Int MOST_LIMIT = MAX_CAPACITY / 64;
 // Choices whose kept bytes differ by this part of what the limit pays for become one first, then twice that.
 constexpr int FINEST = 4096, COARSEST = 4;
-
-// Variables that are all 1 or all 0 in every solution within the limit.
-struct Group {
-    Int kept = 0;                 // bytes more where they are 1
-    Int within = 0, without = 0;  // what it costs that they are 1, 0
-    int last = -1;                // of the groups linked to it
-};
-
-// What it costs that only the other group, an earlier one, is 1; that only this one is.
-struct Link {
-    int other;
-    Int other_only, this_only;
-};
-
-struct Groups {
-    std::vector<Group> groups;
-    Rows<Link> links;         // per group, to earlier ones
-    Int kept = 0, slack = 0;  // of the variables that are decided
-
-    int count() const { return static_cast<int>(groups.size()); }
-};
-
-// By how much a solution is above the minimum cut: what its own cut takes of the capacities that the flow left.
-class Residual {
-public:
-    Residual(const ClosureProblem& problem, const std::vector<Arc>& arcs, const std::vector<Int>& left, Int limit)
-        : problem_(problem), x_{problem.count()}, arcs_(arcs), left_(left), limit_(limit) {}
-
-    Groups groups() {
-        settle();
-        gather();
-        link();
-        return std::move(found_);
-    }
-
-private:
-    // Arcs that no solution within the limit cuts decide most variables.
-    void settle() {
-        std::vector<std::pair<int, int>> out, in;
-        const auto add = [&](int tail, int head) {
-            out.emplace_back(tail, head);
-            in.emplace_back(head, tail);
-        };
-        for (std::size_t k = 0; k < arcs_.size(); ++k) {
-            if (left_[2 * k] > limit_) add(arcs_[k].tail, arcs_[k].head);
-            if (left_[2 * k + 1] > limit_) add(arcs_[k].head, arcs_[k].tail);
-        }
-        out_ = Rows<int>(out, x_.sink() + 1);
-        in_ = Rows<int>(in, x_.sink() + 1);
-        group_.assign(x_.sink() + 1, OPEN);
-        mark(out_, x_.source(), ONE);
-        mark(in_, x_.sink(), ZERO);
-    }
-
-    void mark(const Rows<int>& next, int from, int as) {
-        std::vector<int> stack{from};
-        group_[from] = as;
-        while (!stack.empty()) {
-            const int x = stack.back();
-            stack.pop_back();
-            for (int y : next[x]) {
-                if (group_[y] != OPEN) continue;
-                group_[y] = as;
-                stack.push_back(y);
-            }
-        }
-    }
-
-    // Variables that such arcs tie both ways form a group (strongly connected, Kosaraju); groups in order of values.
-    void gather() {
-        const std::vector<int> finished = finish_all();
-        int count = 0;
-        for (std::size_t k = finished.size(); k-- > 0;) {
-            if (group_[finished[k]] == OPEN) mark(in_, finished[k], count++);
-        }
-        std::vector<int> place(count, OPEN);
-        for (int v = 0; v < x_.count; ++v) {
-            enter(x_.available(v), problem_.keep_bytes[v], place);
-            enter(x_.recomputed(v), -problem_.keep_bytes[v], place);
-        }
-    }
-
-    void enter(int x, Int bytes, std::vector<int>& place) {
-        if (group_[x] == ONE) found_.kept += bytes;
-        if (group_[x] < 0) return;
-        int& at = place[group_[x]];
-        if (at == OPEN) {
-            at = found_.count();
-            found_.groups.emplace_back();
-        }
-        group_[x] = at;
-        found_.groups[at].kept += bytes;
-    }
-
-    // Variables that are not decided, each behind those it reaches unless they reach it.
-    std::vector<int> finish_all() const {
-        std::vector<int> finished;
-        std::vector<char> is_met(group_.size());
-        std::vector<std::pair<int, int>> stack;  // with the arc to look at next
-        const auto meet = [&](int x) {
-            if (group_[x] != OPEN || is_met[x]) return;
-            is_met[x] = true;
-            stack.emplace_back(x, 0);
-        };
-        for (int first = 0; first < x_.source(); ++first) {
-            meet(first);
-            while (!stack.empty()) {
-                auto& [x, k] = stack.back();
-                if (k < out_[x].size()) {
-                    meet(out_[x][k++]);
-                } else {
-                    finished.push_back(x);
-                    stack.pop_back();
-                }
-            }
-        }
-        return finished;
-    }
-
-    void link() {
-        std::vector<std::pair<int, Link>> links;
-        for (std::size_t k = 0; k < arcs_.size(); ++k) {
-            charge(arcs_[k].tail, arcs_[k].head, left_[2 * k], links);
-            charge(arcs_[k].head, arcs_[k].tail, left_[2 * k + 1], links);
-        }
-        found_.links = Rows<Link>(links, found_.count());
-    }
-
-    void charge(int tail, int head, Int left, std::vector<std::pair<int, Link>>& links) {
-        const int from = group_[tail], to = group_[head];
-        if (!left || from == to || from == ZERO || to == ONE) return;
-        const auto add = [&](Int& sum) { sum = std::min(limit_ + 1, sum + std::min(left, limit_ + 1)); };
-        if (from == ONE && to == ZERO) {
-            add(found_.slack);
-        } else if (from == ONE) {
-            add(found_.groups[to].without);
-        } else if (to == ZERO) {
-            add(found_.groups[from].within);
-        } else {
-            const int early = std::min(from, to), late = std::max(from, to);
-            found_.groups[early].last = std::max(found_.groups[early].last, late);
-            Link one{early, 0, 0};
-            add(from == early ? one.other_only : one.this_only);
-            links.emplace_back(late, one);
-        }
-    }
-
-    static constexpr int OPEN = -1, ONE = -2, ZERO = -3;
-
-    const ClosureProblem& problem_;
-    const Variables x_;
-    const std::vector<Arc>& arcs_;
-    const std::vector<Int>& left_;
-    const Int limit_;
-    Rows<int> out_, in_;      // arcs above the limit
-    std::vector<int> group_;  // per variable
-    Groups found_;
-};
 
 // What the groups so far add up to.
 struct Choice {
@@ -364,7 +207,7 @@ Int least_of_whole(const ClosureProblem& problem, const Closure& upper, const Cl
     Wide above = 0;
     for (int part = FIRST_PART; part >= 1 && all >= part; part /= 2) {
         const Int limit = static_cast<Int>(std::min<Wide>(MOST_LIMIT, all / part));
-        const Groups groups = Residual(problem, arcs, cut.left, limit).groups();
+        const Groups groups = find_groups(problem, arcs, cut.left, limit);
         const Wide most = static_cast<Wide>(limit) << capacities.shift;
         const std::optional<Wide> found = Knapsack(groups, room, spent, capacities.shift, most).least();
         if (!found) break;
