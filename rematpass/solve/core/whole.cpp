@@ -23,7 +23,7 @@ constexpr std::size_t MOST_CHOICES = 2500;
 // was 2.2 million (48 layers that all differ, 2026-11).
 constexpr std::size_t MOST_LOOKED_AT = 4'000'000;
 // What is between the line and the plan at hand is looked through in parts, the first one this small.
-constexpr int FIRST_PART = 8;
+constexpr int FIRST_PART = 64;
 // Groups that a choice can tell apart.
 constexpr int MOST_OPEN = 64;
 // Leaves room for sums of what is above a limit.
