@@ -43,13 +43,14 @@ class Bound:
 
         Args:
             budget_bytes: None for no limit.
-            moments: backward ops to look at, besides the start of the backward. More give a better bound.
+            moments: backward ops to look at, besides the start of the backward. More give a better bound; of those of
+                which nothing is certain nothing is asked.
             known_ns: what a plan takes that fits. Where given, values are kept whole or not at all at the moment that
                 says most, which says more yet, up to `known_ns`; takes up to two tenths of a second.
         """
         best = [self._line(self.moments.start, budget_bytes)]
         if budget_bytes is not None:
-            found = [Moment(k) for k in moments]
+            found = [Moment(k) for k in moments if self.moments.is_known(k)]
             best = max([best, *([self._line_at(budget_bytes, moment)] for moment in found)], key=_least)
             for moment in found:
                 best = max(best, self._lines_beside_rival(budget_bytes, moment.op, _least(best)), key=_least)

@@ -114,6 +114,10 @@ class Moments:
         """Whether what op v reads and writes is in memory while it runs."""
         return self.program.kind[v] is Kind.EXTERN or not self.program.is_fusing
 
+    def is_known(self, v: int) -> bool:
+        """Whether something is certain of the moment of op v."""
+        return self.is_certain(v) or self._is_function(v)
+
     def is_met(self, v: int) -> bool:
         """Whether op v is one of the backward that runs once, with all it reads and makes in memory."""
         return self.program.is_backward[v] and self.program.is_paid[v] and self.is_certain(v)
