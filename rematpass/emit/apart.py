@@ -56,6 +56,7 @@ def compute_apart(gm: fx.GraphModule, nodes: Iterable[fx.Node]) -> None:
             with gm.graph.inserting_before(total):
                 copy = gm.graph.node_copy(summand)
             copy.meta = {**summand.meta, APART: True}
+            place[copy] = place[total]
             total.replace_input_with(summand, copy)
     gm.recompile()
 

@@ -43,6 +43,20 @@ def test_products_that_a_softmax_gradient_sums_are_computed_for_sum_and_result()
     assert torch.equal(graph(*arguments), expected)
 
 
+def test_a_summand_that_something_else_reads_as_well_stays():
+    """The outer product is read by the inner one and its copy, which are made without the outer sum."""
+
+    def nested(a, b, c):
+        outer = a * b
+        inner = outer * c
+        first = inner - c * inner.sum(-1, keepdim=True)
+        return first, outer - b * outer.sum(-1, keepdim=True)
+
+    graph, arguments, expected = taken_apart(nested, (3, 4), (3, 4), (3, 4))
+    assert count(graph, aten.mul.Tensor) == 5  # the inner one twice, the outer one once, two of sums
+    assert all(map(torch.equal, graph(*arguments), expected))
+
+
 def test_a_sum_that_is_shown_otherwise_on_its_way_counts():
     def shown(arriving, softmax):
         products = arriving * softmax
