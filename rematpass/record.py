@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import itertools
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass, replace
 
 from .cost.values import Prices
@@ -138,7 +138,7 @@ def record_values(inputs: Inputs, point: FrontierPoint) -> tuple[ValueRecord, ..
         if not is_candidate:
             continue
         if v in point.decision.kept:
-            because = _why_both(inputs, v, runs[v]) if runs[v] else _why_kept(inputs, v)
+            because = _why_both(inputs, v, runs[v]) if runs[v] else _why_kept(inputs, v, point.decision.kept)
             records.append(_record(inputs, v, Decision.KEEP, because))
         elif runs[v] and program.in_forward[v]:
             records.append(_record(inputs, v, Decision.RECOMPUTE, _why_again(inputs, v, runs[v])))
@@ -172,7 +172,7 @@ def _record(inputs: Inputs, v: int, decision: Decision, because: str) -> ValueRe
     )
 
 
-def _why_kept(inputs: Inputs, v: int) -> str:
+def _why_kept(inputs: Inputs, v: int, kept: Collection[int]) -> str:
     reason = inputs.constraints.no_recompute[v]
     if reason is not None:
         return reason
@@ -181,6 +181,8 @@ def _why_kept(inputs: Inputs, v: int) -> str:
     again = inputs.program.duration_ns[v]
     if again == 0 and inputs.program.from_inputs[v]:
         return "takes next to nothing, and with it at hand what is made of it takes less memory"
+    if again == 0 and {inputs.program.root[u] for u in inputs.program.needs[v]} & {*kept}:
+        return "what it is made from is larger, and can go earlier with it at hand"
     if again == 0:
         return "what it is made from would have to be kept instead"
     wish = inputs.constraints.wishes[v]

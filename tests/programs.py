@@ -43,7 +43,8 @@ class Builder:
             root.append(root[row["inputs"][0]] if row["kind"] is VIEW else v)
             backward.append(row.get("is_backward", False) or any(backward[u] for u in row["inputs"]))
         pinned = [v for v, row in enumerate(rows) if not row.get("may_recompute", True) and not backward[v]]
-        in_forward = self._ancestors([*forward_outputs, *pinned])
+        ahead = [v for v, row in enumerate(rows) if row.get("is_ahead")]
+        in_forward = self._ancestors([*forward_outputs, *pinned, *ahead])
         for v, row in enumerate(rows):  # an op of the forward makes all its parts there
             if row["kind"] is PART and row["inputs"][0] in in_forward:
                 in_forward.add(v)
@@ -75,6 +76,7 @@ class Builder:
             operations=tuple(row.get("operations", 1) for row in rows),
             constants=tuple(row.get("constants", ()) for row in rows),
             addend=tuple(row.get("addend", Addend.BY_OP) for row in rows),
+            is_ahead=tuple(v in ahead for v in range(len(rows))) if ahead else (),
         )
 
     def _ways(self) -> list[list[Way]]:

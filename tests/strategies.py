@@ -44,7 +44,7 @@ def programs(draw: st.DrawFn, *, most_forward: int = 10, most_backward: int = 8,
 _INNER = st.tuples(
     st.sampled_from([POINTWISE, EXTERN, REDUCTION, VIEW, PART]), st.integers(0, 3), SIZES, TIMES, st.integers(0, 9)
 )
-_OUTER = st.tuples(st.sampled_from([EXTERN, POINTWISE, VIEW]), st.integers(0, 6), GRADIENT_SIZES)
+_OUTER = st.tuples(st.sampled_from([EXTERN, POINTWISE, VIEW]), st.integers(0, 6), GRADIENT_SIZES, st.booleans())
 
 
 @st.composite
@@ -67,8 +67,10 @@ def stacked_programs(draw: st.DrawFn) -> Program:
     gradient = b.tangent(32)
     returned = []
     for values in reversed(blocks):
-        for kind, read, size in backward:
+        for kind, read, size, has_mask in backward:
             u = values[read % len(values)]
+            if has_mask and b.rows[u]["size"] > size:
+                u = b.add(POINTWISE, u, size=size, is_ahead=True)
             gradient = b.view(gradient) if kind is VIEW else b.add(kind, gradient, u, size=size, ns=3)
         returned.append(b.add(EXTERN, gradient, values[-1], size=8, ns=3))
     return _without_dead_code(b, [x], [*returned, gradient], draw(st.booleans()))

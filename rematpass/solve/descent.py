@@ -39,9 +39,9 @@ class Box:
     small: FrontierPoint
 
     def holds(self, point: FrontierPoint) -> bool:
-        """Whether a plan lies strictly between the two in both respects."""
+        """Whether a plan lies between the two: smaller than `fast`, no faster; faster than `small`, and larger."""
         is_smaller = self.small.peak_bytes < point.peak_bytes < self.fast.peak_bytes
-        return is_smaller and self.fast.extra_ns < point.extra_ns < self.small.extra_ns
+        return is_smaller and self.fast.extra_ns <= point.extra_ns < self.small.extra_ns
 
 
 Evaluate = Callable[[Decision], FrontierPoint | None]

@@ -366,7 +366,7 @@ class Frontier:
         static, time_ns, free = self._program.static_bytes, box.small.extra_ns, 0
         for count, (peak, saved) in enumerate(itertools.islice(polisher.steps(), MAX_STEPS), 1):
             time_ns -= saved
-            if time_ns <= box.fast.extra_ns or static + peak >= box.fast.peak_bytes:
+            if time_ns < box.fast.extra_ns or static + peak >= box.fast.peak_bytes:
                 break
             free = count if static + peak <= box.small.peak_bytes else free
         steps = polisher.steps_taken
@@ -374,7 +374,7 @@ class Frontier:
             point = self._evaluate(polisher.decision(free))
             if point is None:
                 return box.small
-            if point.peak_bytes == box.small.peak_bytes and point.extra_ns > box.fast.extra_ns:
+            if point.peak_bytes == box.small.peak_bytes and point.extra_ns >= box.fast.extra_ns:
                 box = Box(box.fast, point)
                 break
             free //= 2

@@ -134,3 +134,38 @@ def test_the_best_order_is_what_its_steps_come_to_one_by_one(program, data):
         earlier = Schedule(schedule.forward, program.core.drop_overtaken(earlier.backward))
     assert (backward, before) == (earlier.backward, best.backward)
     assert (program.static_bytes + peak[0], peak[1]) == find_peak(program, earlier)
+
+
+def linear_layers(count, mask):
+    """Layers of a product and a ReLU, whose gradients read what it returns, then a mask that it is compared to."""
+    b = Builder()
+    weight, x = b.given(8), b.given(8)
+    made = []
+    for _ in range(count):
+        x = b.add(POINTWISE, b.add(EXTERN, weight, x, size=800, ns=50), size=800, ns=1)
+        made.append(x)
+    loss = b.add(REDUCTION, x, size=8, ns=1)
+    gradient, returned, masks = b.tangent(8), [], []
+    for place in reversed(range(count)):
+        masks.append(b.add(POINTWISE, made[place], size=mask, is_ahead=True))
+        masked = b.add(POINTWISE, gradient, masks[-1], size=800)
+        gradient = b.add(EXTERN, masked, weight, size=800)
+        returned.append(b.add(EXTERN, masked, made[place - 1] if place else weight, size=100))
+    return b.finish([loss], [*returned, gradient], is_fusing=True), made, masks
+
+
+def test_a_mask_is_handed_over_where_what_it_is_made_of_can_go_earlier():
+    program, made, masks = linear_layers(3, mask=200)
+    decision = order_backward(program, made)
+    before = find_peak(program, decision.schedule)[0]
+    found = in_lowest_order(program, decision)
+    assert found.decision.kept == {*made, masks[1]}
+    assert found.extra_ns == 0
+    # While the gradient of the last but one activation is made: what it is made of, itself, two weights' gradients,
+    # the mask and what the first layer returned, instead of what the second returned in place of its mask.
+    assert before - found.peak_bytes >= 800 - 200 - 100
+
+
+def test_a_mask_as_large_as_what_it_is_made_of_is_not():
+    program, made, masks = linear_layers(3, mask=800)
+    assert in_lowest_order(program, order_backward(program, made)).decision.kept.isdisjoint(masks)

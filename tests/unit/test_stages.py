@@ -37,8 +37,9 @@ def check_stages(program):
         assert all(program.root[v] == v and stages.stage_of[v] < s for v in boundary)
         for v in stages.forward[s]:
             assert all(stages.stage_of[u] <= s for u in program.inputs[v])
-        for v in stages.backward[s]:
-            assert all(stages.stage_of[u] <= s for u in program.inputs[v] if not program.is_backward[u])
+        for v in stages.backward[s]:  # what is made of inputs alone can be had at any place
+            read = (u for u in program.inputs[v] if not program.is_backward[u] and not program.from_inputs[u])
+            assert all(stages.stage_of[u] <= s for u in read)
     return stages
 
 

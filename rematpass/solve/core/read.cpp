@@ -67,6 +67,7 @@ Program read_program(const py::object& from) {
     program.is_scattered = column<char>(from, "is_scattered");
     program.is_joined = column<char>(from, "is_joined");
     program.reads_often = column<char>(from, "reads_often");
+    program.is_ahead = column<char>(from, "is_ahead");
     program.is_anchor = column<char>(from.attr("urgency"), "is_anchor");
     program.is_late = column<char>(from.attr("urgency"), "is_late");
     program.may_wait = column<char>(from.attr("urgency"), "may_wait");
