@@ -11,7 +11,7 @@ so only those pay for it whose budget is below what the quick one found, or who 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 
 from .descent import Evaluate, FrontierPoint
@@ -78,19 +78,13 @@ class Squeeze:
         self._spend = spend
         first = starts[0]
         tried = [start for start in starts if start is first or start.peak_bytes < first.peak_bytes]
-        lists = [self._lower(start, QUICK) for start in tried]
-        self.plans = min(lists, key=_end)
+        self.plans = front(point for start in tried for point in self._lower(start, QUICK))
 
     def go_on(self, starts: Sequence[FrontierPoint]) -> None:
         """Add plans of still smaller peaks, from the last one and from others, whatever their peaks."""
         last = self.plans[-1]
-        lists: list[list[FrontierPoint]] = []
-        for start in (last, *starts):
-            found = self._lower(start, PATIENT, last)
-            lists.append([p for p in found if p.peak_bytes < last.peak_bytes and p.extra_ns >= last.extra_ns])
-        if any(lists):
-            lowest = min([found for found in lists if found], key=_end)
-            self.plans += lowest
+        found = [point for start in (last, *starts) for point in self._lower(start, PATIENT, last)]
+        self.plans += front(p for p in found if p.peak_bytes < last.peak_bytes and p.extra_ns >= last.extra_ns)
 
     def _lower(self, start: FrontierPoint, pace: Pace, known: FrontierPoint | None = None) -> list[FrontierPoint]:
         """`start`, then plans of smaller and smaller peaks, none faster than the one before.
@@ -117,8 +111,13 @@ class Squeeze:
         return found
 
 
-def _end(found: list[FrontierPoint]) -> tuple[int, int]:
-    return found[-1].peak_bytes, found[-1].extra_ns
+def front(found: Iterable[FrontierPoint]) -> list[FrontierPoint]:
+    """Of some plans, those of smaller and smaller peaks that take longer and longer: no other is better in both."""
+    plans: list[FrontierPoint] = []
+    for point in sorted(found, key=lambda p: (p.peak_bytes, p.extra_ns)):
+        if not plans or point.extra_ns < plans[-1].extra_ns:
+            plans.append(point)
+    return plans[::-1]
 
 
 def fit(search: LocalSearch, rounds: int, spend: Spend) -> None:

@@ -67,11 +67,7 @@ class Stages:
 
 def find_stages(program: Program, max_stages: int = MAX_STAGES) -> Stages:
     """Stages of `program`, at most `max_stages`; a graph without a narrow place is one stage."""
-    order = [
-        v
-        for v in range(len(program))
-        if program.in_forward[v] and not program.is_backward[v] and program.kind[v] not in (Kind.INPUT, Kind.SYMBOL)
-    ]
+    order = [v for v in program.forward_ops if program.kind[v] not in (Kind.INPUT, Kind.SYMBOL)]
     place = {v: p for p, v in enumerate(order)}
     last = _last_forward_use(program, order, place)
     produced = np.cumsum([0, *(program.size_bytes[v] for v in order)])

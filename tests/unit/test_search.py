@@ -18,7 +18,7 @@ from rematpass.solve.liveness import find_peak, simulate
 from rematpass.solve.moments import whole_problem
 from rematpass.solve.order import drop_unread, order_backward
 from rematpass.solve.search import Frontier
-from rematpass.solve.squeeze import Squeeze
+from rematpass.solve.squeeze import Squeeze, front
 from rematpass.solve.stages import find_stages
 from tests.naive_simulator import naive_timeline
 from tests.programs import EXTERN, PART, POINTWISE, REDUCTION, Builder, Layer, densely_joined, layered
@@ -46,6 +46,18 @@ def test_a_smaller_peak_is_looked_for_a_few_times(size):
     squeeze.go_on([start])
     assert squeeze.plans == [start]
     assert len(rounds) < 300
+
+
+def test_of_two_ways_to_smaller_peaks_what_is_beaten_is_left_out():
+    """One way ends a little lower after plans that take twice as long as all of the other."""
+    decision = order_backward(layered([Layer()]), ())
+    one, other = (
+        [search.FrontierPoint(peak, ns, decision, decision) for peak, ns in way]
+        for way in ([(90, 32), (70, 33), (50, 35)], [(51, 17), (51, 18)])
+    )
+    assert front([*one, *other]) == [other[0], one[-1]]
+    assert front([*one, *one]) == one
+    assert front([]) == []
 
 
 def check_frontier(program):

@@ -113,6 +113,29 @@ def test_no_narrow_place_gives_one_stage():
     assert len(check_stages(b.finish([everything], [g]))) == 1
 
 
+def test_masks_belong_to_the_stage_they_are_made_in():
+    """They stand behind the loss in the given order, but the forward runs them where they are made."""
+    layers = 8
+    b = Builder()
+    x, values = b.given(100), []
+    for _ in range(layers):
+        wide = b.add(EXTERN, x, size=1000, ns=20)
+        values.append(b.add(POINTWISE, wide, size=1000, ns=1))
+        x = b.add(EXTERN, values[-1], size=100, ns=20)
+    loss = b.add(REDUCTION, x, size=4, ns=1)
+    g, masks = b.tangent(4), []
+    for value in reversed(values):
+        masks.append(b.add(POINTWISE, value, size=250, is_ahead=True))
+        g = b.add(EXTERN, b.add(POINTWISE, g, masks[-1], size=1000), value, size=100)
+    program = b.finish([loss], [g], is_fusing=True)
+    stages = check_stages(program)
+    assert layers <= len(stages) <= layers + 1
+    for mask in masks:
+        assert stages.stage_of[mask] == stages.stage_of[program.inputs[mask][0]]
+    assert all(boundary <= 100 for boundary in boundary_sizes(program))
+    assert sum(len(ops) > 0 for ops in stages.backward) >= layers
+
+
 @pytest.mark.parametrize("most", [1, 2, 5])
 def test_at_most_so_many_stages(most):
     assert len(find_stages(layered([Layer()] * 12), max_stages=most)) <= most
