@@ -52,13 +52,13 @@ def stacked_programs(draw: st.DrawFn) -> Program:
     """A random block, several times: equal layers with a narrow stream between them, and a backward that mirrors it."""
     forward = draw(st.lists(_INNER, min_size=1, max_size=6))
     backward = draw(st.lists(_OUTER, min_size=1, max_size=5))
-    is_residual = draw(st.booleans())
+    is_residual, is_viewed = draw(st.booleans()), draw(st.booleans())
     b = Builder()
     x = b.given(32)
     weight = b.given(8)
     blocks = []
     for _ in range(draw(st.integers(2, 6))):
-        values = [x]
+        values = [b.view(x) if is_viewed else x]
         for kind, back, size, ns, chance in forward:
             values.append(_block_op(b, kind, values[-1 - back % len(values)], size * 4, ns, chance))
         y = b.add(EXTERN, values[-1], weight, size=32, ns=5)

@@ -232,7 +232,8 @@ class Moments:
     def _made_of(self, values: Set[int]) -> set[int]:
         """Forward values and all that they are made of."""
         program = self.program
-        seen, stack = {program.root[v] for v in values}, [*values]
+        seen = {program.root[v] for v in values}
+        stack = [*values, *seen]
         while stack:
             for u in program.inputs[stack.pop()]:
                 if program.root[u] not in seen and is_forward_side(program, u):

@@ -15,7 +15,7 @@ from rematpass.solve.order import make_decision
 from rematpass.solve.program import Kind, Schedule
 from rematpass.solve.search import Frontier
 from tests.naive_simulator import naive_timeline
-from tests.programs import EXTERN, POINTWISE, Builder, Layer, layered
+from tests.programs import EXTERN, PART, POINTWISE, REDUCTION, Builder, Layer, layered
 from tests.strategies import programs, stacked_programs
 
 
@@ -198,6 +198,31 @@ def test_while_a_function_runs_what_it_is_made_of_is_there():
     budget = program.static_bytes + 8 + 100 + 100 + 50
     assert bound.extra_ns_at(budget, products) == 4  # scores and softmax once more, after the gradient has arrived
     assert bound.extra_ns_at(budget, moments) == 7  # what `other` takes
+
+
+def test_what_a_function_is_made_of_by_way_of_what_is_wanted_later_need_not_be_there():
+    """A sum over layers, each of which adds a maximum, read by the function of the first gradient.
+
+    Weights' gradients read the sum as it was in each layer, through a view: there all maxima before may come from it.
+    """
+    b = Builder()
+    weight, x = b.given(8), b.given(100)
+    layers = []
+    for _ in range(12):
+        seen = b.view(x)
+        found = b.add(REDUCTION, b.add(EXTERN, seen, weight, size=100, ns=20), may_keep=False, ns=2)
+        highest, place = b.add(PART, found, size=100), b.add(PART, found, size=200)
+        layers.append((place, seen))
+        x = b.add(POINTWISE, x, highest, size=100, ns=1)
+    loss, g, returned = b.add(REDUCTION, x, size=8, ns=1), b.add(POINTWISE, b.tangent(8), x, size=100), []
+    for place, seen in reversed(layers):
+        spread = b.add(REDUCTION, g, place, size=100)
+        returned.append(b.add(EXTERN, spread, seen, size=8))
+        g = b.add(POINTWISE, g, b.add(EXTERN, spread, weight, size=100), size=100)
+    program = b.finish([loss], [*returned, g], is_fusing=True)
+    frontier, moments = Frontier(program), backward_ops(program)
+    for p in frontier.curve(16):
+        assert frontier.bound.extra_ns_at(p.peak_bytes, moments) <= p.extra_ns
 
 
 def test_of_a_gradient_made_by_functions_the_smallest_on_its_way_counts():
