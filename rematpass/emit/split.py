@@ -74,8 +74,8 @@ def _held_roots(program: Program) -> set[int]:
 def _stored_in_place(joint: JointProgram, program: Program, decision: Decision) -> _Marked:
     """What Inductor would put off or lay out otherwise (`find_put_off`), and what it fuses.
 
-    That is sums of few elements, maxima of windows, and where in these they lie. These take little memory, and what
-    they are made from would live on until it is read there. So would it of what running sums ask for
+    That is sums and maxima of few elements, maxima of windows, and where in these they lie. These take little memory,
+    and what they are made from would live on until it is read there. So would it of what running sums ask for
     (`find_asked_for`).
     """
     values, positions = find_put_off(program, decision.schedule)
@@ -87,7 +87,9 @@ def _stored_in_place(joint: JointProgram, program: Program, decision: Decision) 
 
 def _would_be_fused(node: fx.Node, kind: Kind) -> bool:
     """Whether Inductor computes in readers, whatever they are, what the program has in memory."""
-    return is_largest(node) or (kind is Kind.REDUCTION and (is_unrolled(node) or is_pointwise(node)))
+    if kind in (Kind.REDUCTION, Kind.PART) and is_unrolled(node):
+        return True
+    return is_largest(node) or (kind is Kind.REDUCTION and is_pointwise(node))
 
 
 def _kept_order(program: Program, decision: Decision) -> tuple[int, ...]:

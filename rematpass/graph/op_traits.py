@@ -40,7 +40,7 @@ _REDUCTION = words(
     "_unsafe_masked_index_put_accumulate _softmax _log_softmax _adaptive_avg_pool2d",
 )
 # Those of them that Inductor writes out where they are few (`Reduction.create`, 2.11 to 2.15).
-_UNROLLED = words("all amax amin any mean prod sum")
+_UNROLLED = words("all amax amin any argmax argmin max mean min prod sum")
 _RESHAPING = words("reshape view _unsafe_view")
 HALVES = (torch.float16, torch.bfloat16)
 # What Inductor takes for expensive on a CPU (`StorageBox.should_realize_on_reuse`, 2.13).
@@ -191,12 +191,16 @@ def is_largest(node: fx.Node) -> bool:
 
 
 def is_unrolled(node: fx.Node) -> bool:
-    """Whether the operator reduces so few elements to one that Inductor may compute it inside its readers."""
+    """Whether so few elements are reduced to each of the result that Inductor may compute it inside its readers.
+
+    `max` and `min` along a dimension return two results, each of which is computed for itself then.
+    """
     if is_mean(node):
         return True
-    if base_name(node.target) not in _UNROLLED or not node.all_input_nodes:
+    source = node.args[0] if node.target is operator.getitem else node
+    if not isinstance(source, fx.Node) or base_name(source.target) not in _UNROLLED or not source.all_input_nodes:
         return False
-    before, after = node.all_input_nodes[0].meta.get("val"), node.meta.get("val")
+    before, after = source.all_input_nodes[0].meta.get("val"), node.meta.get("val")
     if not isinstance(before, torch.Tensor) or not isinstance(after, torch.Tensor):
         return False
     return concrete(before.numel()) < unrolled_below() * concrete(after.numel())

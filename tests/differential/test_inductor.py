@@ -145,6 +145,7 @@ KEPT_BY_US = [
     pytest.param(kept_models.Pieces, (14, 64, 64), "smallest", id="a_sum_too_long_for_one_kernel"),
     pytest.param(kept_models.GraphConvolution, (512, 64), "fastest", id="neighbours_in_one_kernel"),
     pytest.param(kept_models.SharedBias, (4, 96, 32), "smallest", id="sums_over_a_few"),
+    pytest.param(kept_models.Largest, (512, 64), "smallest", id="the_largest_of_a_few"),
     pytest.param(kept_models.Sampled, (4, 3, 64, 64), "smallest", id="a_gradient_of_another_layout"),
     pytest.param(kept_models.Heads, (4, 3, 16, 16), "smallest", id="heads_of_images"),
     pytest.param(kept_models.Modulated, (4, 8), "smallest", id="images_folded_into_each_other"),
