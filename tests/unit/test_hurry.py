@@ -19,10 +19,11 @@ from tests.strategies import decisions, programs, stacked_programs
 WIDE = 100
 
 
-def gated(*, is_fixed=False, narrow=16, wide=WIDE, access=0):
+def gated(*, is_fixed=False, narrow=16, wide=WIDE, access=0, times=None):
     """A gated layer's backward: the gradients of both halves, each with the product that it is for.
 
-    Both are made of one tangent and of what the other half kept. The second is two steps long, through a view.
+    Both are made of one tangent and of what the other half kept. The second is two steps long, through a view; with
+    `times` it also reads something small, all over as often.
     """
     b = Builder()
     weight = b.given(8)
@@ -34,7 +35,9 @@ def gated(*, is_fixed=False, narrow=16, wide=WIDE, access=0):
     step = b.add(POINTWISE, tangent, up, size=2 * wide)
     shown = b.add(VIEW, step)
     seen = b.view(gate, access) if access else gate
-    of_gate = b.add(POINTWISE, shown, seen, size=wide)
+    small = [] if times is None else [b.add(POINTWISE, size=8)]
+    factors = [b.add(POINTWISE, v, size=wide, times=times) for v in small]
+    of_gate = b.add(POINTWISE, shown, seen, *factors, size=wide)
     other = b.add(EXTERN, of_gate, size=narrow)
     program = b.finish([b.add(EXTERN, gate, up, size=8)], [product, other], is_fusing=True)
     fixed = tuple(is_fixed and v == product for v in range(len(program)))
@@ -66,6 +69,15 @@ def test_what_reads_slices_stays(access, is_moved):
     views = range(shown + 1, of_gate)  # of the gate; none without an access of its own
     schedule = Schedule(program.forward_ops, (tangent, of_up, product, step, shown, *views, of_gate, other))
     assert (let_hurry(program, schedule).backward != schedule.backward) == is_moved
+
+
+@pytest.mark.parametrize("times", [0, 4])
+def test_what_reads_a_number_or_a_factor_for_each_row_does_not_stay(times):
+    program, (tangent, of_up, product, step, shown, of_gate, other), _ = gated(times=times)
+    steps = step, shown, of_gate - 2, of_gate - 1, of_gate
+    schedule = Schedule(program.forward_ops, (tangent, of_up, product, *steps, other))
+    earlier = tangent, of_up, *steps, product, other
+    assert let_hurry(program, schedule).backward == earlier
 
 
 def test_it_does_not_come_between_an_op_and_its_results():
