@@ -3,12 +3,13 @@
 In: kinds of blocks and how many, vocabularies, a device whose prices count. Out: a table of gaps, and with --json a
 result file. Never compiles, never runs a step.
 
-    python -m bench.equal_layers [--blocks llama written-out gpt2] [--layers 24] [--words 64 32000]
+    python -m bench.equal_layers [--blocks llama written-out gpt2 encoder linear] [--layers 24] [--words 64 32000]
                                  [--device h100-sxm] [--json [FILE]]
 
 The share is of what there is between the smallest peak and the fastest plan's. Under a head of few words layers alone
 decide; with the vocabularies of real models its tangent, or the gradient of its weight, is part of every peak. Blocks
-with attention written out have scores, and functions of them that the bound does not know to be in memory.
+with attention written out have scores, and functions of them that the bound does not know to be in memory. Encoder
+layers are torch's own, with their dropout and ReLUs, and linear ones products with a ReLU each.
 """
 
 from __future__ import annotations
@@ -18,13 +19,14 @@ import itertools
 import json
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
 import torch
-from torch import nn
+from torch import Tensor, nn
+from torch.nn import functional as F  # noqa: N812 (torch's own custom)
 
 from bench.conditions import describe_machine
 from bench.joint_graphs import capture
@@ -41,12 +43,41 @@ WIDTH, LENGTH, BATCH = 1024, 2048, 4
 PERCENTS = range(20, 81, 3)
 WANTED = 0.02
 HEAD = ("blocks", "words", "share", "budget MiB", "extra", "bound", "gap")
+HEADS = 16
+
+
+class Labels(nn.Module):
+    """A word's label for each of a text, from any layers in between."""
+
+    def __init__(self, words: int, layers: Iterable[nn.Module]) -> None:
+        super().__init__()
+        self.embedding = nn.Embedding(words, WIDTH)
+        self.layers = nn.Sequential(*layers)
+        self.head = nn.Linear(WIDTH, words, bias=False)
+
+    def forward(self, ids: Tensor, targets: Tensor) -> Tensor:
+        """Mean cross-entropy."""
+        found = self.head(self.layers(self.embedding(ids)))
+        return F.cross_entropy(found.flatten(0, 1).float(), targets.flatten())
+
+
+def _encoder(words: int, layers: int) -> nn.Module:
+    made = (nn.TransformerEncoderLayer(WIDTH, HEADS, 4 * WIDTH, batch_first=True) for _ in range(layers))
+    return Labels(words, made)
+
+
+def _linear(words: int, layers: int) -> nn.Module:
+    return Labels(words, itertools.chain(*((nn.Linear(WIDTH, WIDTH), nn.ReLU()) for _ in range(layers))))
+
+
 BLOCKS: dict[str, Callable[[int, int], nn.Module]] = {
     "llama": lambda words, layers: Llama(words, layers, WIDTH, LENGTH, is_fused=True),
     "written-out": lambda words, layers: Llama(words, layers, WIDTH, LENGTH, is_fused=False),
     "gpt2": lambda words, layers: GPT2(words, layers, WIDTH, LENGTH),
+    "encoder": _encoder,
+    "linear": _linear,
 }
-"""By name, a model of so many words and layers: attention in one op or written out, gated layers or GELU."""
+"""By name, a model of so many words and layers: attention in one op, written out or none, gated layers, GELU, ReLU."""
 
 
 @dataclass(frozen=True)

@@ -63,8 +63,9 @@ private:
 }  // namespace
 
 std::vector<int> find_masks(const Program& program, const Half& backward) {
+    if (program.is_ahead.empty()) return {};
     const std::vector<Int> live = live_bytes(program, backward);
-    if (program.is_ahead.empty() || live.empty()) return {};
+    if (live.empty()) return {};
     const auto peak = std::max_element(live.begin(), live.end()) - live.begin();
     return AtPeak(program, backward, backward.trace.given + static_cast<int>(peak)).masks();
 }
