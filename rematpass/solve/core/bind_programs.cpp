@@ -10,6 +10,7 @@
 #include "hurry.hpp"
 #include "lives.hpp"
 #include "lowest.hpp"
+#include "masks.hpp"
 #include "order.hpp"
 #include "read.hpp"
 #include "repair.hpp"
@@ -35,6 +36,10 @@ void bind_program(py::module_& m) {
         .def("tidy_backward",
              [](const Program& p, const Ops& backward) { return to_tuple(tidy_backward(p, backward)); })
         .def("let_hurry", [](const Program& p, const Ops& backward) { return to_tuple(let_hurry(p, backward)); })
+        .def("find_masks",
+             [](const Program& p, const Ops& backward) {
+                 return to_tuple(find_masks(p, find_backward(p, backward, kept_in_memory(p, backward))));
+             })
         .def("let_wait", [](const Program& p, const Ops& backward) { return to_tuple(let_wait(p, backward)); })
         .def("let_wait_longer",
              [](const Program& p, const Ops& backward) { return to_tuple(let_wait_longer(p, backward)); })
