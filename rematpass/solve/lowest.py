@@ -1,7 +1,8 @@
 """Of the orders of a plan, the one with the lowest peak.
 
 In: a `Program` and a decision. Out: `FrontierPoint`: the same executions, simulated in the best order known. Never
-takes longer, nor keeps other values but where those make other functions for an executor that fuses.
+takes longer, nor keeps other values but masks in place of what they are made of, and where other values make other
+functions for an executor that fuses.
 """
 
 from __future__ import annotations
@@ -36,7 +37,7 @@ class _Ordered:
 
 
 def in_lowest_order(program: Program, decision: Decision) -> FrontierPoint:
-    """The plan as it is or tidied, whichever takes less, with functions before its peak that free memory.
+    """The plan as it is or tidied, whichever takes less, with functions before its peak and masks that free memory.
 
     Gradients that make its peak wait. Where a pointwise result makes it, other values are kept if that is lower: see
     `_fused_otherwise`.
@@ -56,9 +57,9 @@ def in_lowest_order(program: Program, decision: Decision) -> FrontierPoint:
 
 
 def _best_order(program: Program, decision: Decision) -> _Ordered:
-    """The plan as it is or tidied, with functions that free memory before its peak where that is lower.
+    """The plan as it is or tidied, with functions before its peak and masks that free memory where that is lower.
 
-    Compiled: core/lowest.cpp, core/order.cpp, core/hurry.cpp.
+    Compiled: core/lowest.cpp, core/order.cpp, core/hurry.cpp, core/masks.cpp.
     """
     forward = decision.schedule.forward
     (above_inputs, op), backward, before = program.core.best_order(forward, decision.schedule.backward)

@@ -181,3 +181,21 @@ def test_a_mask_is_handed_over_where_what_it_is_made_of_can_go_earlier():
 def test_a_mask_as_large_as_what_it_is_made_of_is_not():
     program, made, masks = linear_layers(3, mask=800)
     assert in_lowest_order(program, order_backward(program, made)).decision.kept.isdisjoint(masks)
+
+
+def test_what_is_narrow_is_handed_over_where_what_it_is_made_of_would_be_made_again_at_the_peak():
+    """As which elements a dropout left, made of numbers that are drawn."""
+    b = Builder()
+    seed = b.given(8)
+    drawn = b.add(EXTERN, seed, size=400, ns=1)
+    left = b.add(POINTWISE, drawn, size=100)
+    loss = b.add(REDUCTION, b.add(POINTWISE, seed, left, size=400, ns=1), size=8, ns=1)
+    arriving = b.add(EXTERN, b.tangent(8), size=600)
+    gradient = b.add(EXTERN, b.add(POINTWISE, arriving, left, size=600), seed, size=8)
+    program = b.finish([loss], [gradient], is_fusing=True)
+    decision = order_backward(program, ())
+    assert drawn in decision.schedule.backward
+    found = in_lowest_order(program, decision)
+    assert found.decision.kept == {left}
+    assert drawn not in found.decision.schedule.backward
+    assert find_peak(program, decision.schedule)[0] - found.peak_bytes >= 400 - 100 - 8  # the next op is the peak

@@ -34,7 +34,7 @@ struct Tried {
             if (other.peak.first < best.peak.first) best = std::move(other);
         }
         before = best.backward;
-        const bool stays = !program.is_ahead.empty();  // masks are looked for in these lives
+        const bool stays = !program.is_mask.empty();  // masks are looked for in these lives
         std::vector<int> earlier = let_hurry(program, before, stays ? best.half : std::move(best.half));
         if (earlier != before) best = Candidate(program, forward, drop_overtaken(program, std::move(earlier)));
     }

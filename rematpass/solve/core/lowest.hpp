@@ -1,7 +1,7 @@
 // Of the orders of a plan, the one with the lowest peak.
 //
-// In: a `Program`, both halves of a plan. Out: the same executions in the best order known, and its peak. Never changes
-// what is computed.
+// In: a `Program`, both halves of a plan. Out: the same executions in the best order known, less masks that are handed
+// over, and its peak. Never computes anything more.
 #pragma once
 
 #include <utility>
@@ -17,7 +17,8 @@ struct Ordered {
     std::vector<int> before;    // the same before functions ran earlier
 };
 
-// The plan as it is or tidied, with functions that free memory before its peak where that is lower.
+// The plan as it is or tidied, with functions that free memory before its peak, and with masks handed to the backward
+// that free memory at it (masks.hpp), each where that is lower.
 Ordered best_order(const Program& program, Slice<int> forward, const std::vector<int>& backward);
 
 }  // namespace remat

@@ -30,7 +30,7 @@ public:
 private:
     bool is_late_mask(int i) const {
         const int op = half_.trace.ops[i];
-        return program_.is_ahead[op] && program_.may_keep[op] && !half_.is_stored[i] && half_.runs_at[i] > at_;
+        return program_.is_mask[op] && !half_.is_stored[i] && half_.runs_at[i] >= at_;
     }
 
     // Bytes at the peak of what is there for masks alone and instance `i` is made of.
@@ -63,7 +63,7 @@ private:
 }  // namespace
 
 std::vector<int> find_masks(const Program& program, const Half& backward) {
-    if (program.is_ahead.empty()) return {};
+    if (program.is_mask.empty()) return {};
     const std::vector<Int> live = live_bytes(program, backward);
     if (live.empty()) return {};
     const auto peak = std::max_element(live.begin(), live.end()) - live.begin();

@@ -41,7 +41,7 @@ struct Program {
     std::vector<Int> size_bytes, duration_ns, workspace_bytes;
     std::vector<char> is_backward, in_forward, may_recompute, may_keep, is_fixed, is_heavy, is_drawn;
     std::vector<char> is_summed, is_scattered, is_joined, reads_often;  // of all ops, or empty
-    std::vector<char> is_ahead;                                         // of all ops, or empty
+    std::vector<char> is_mask;                                          // see `find_masks`; of all ops, or empty
     std::vector<char> is_anchor, is_late, may_wait, may_join;           // of `Urgency`
     std::vector<char> from_inputs;
     Rows<int> inputs, access, needs, parts;

@@ -1,5 +1,6 @@
 #include "read.hpp"
 
+#include <algorithm>
 #include <map>
 
 #include "bind.hpp"
@@ -45,6 +46,21 @@ Rows<int> read_parts(const py::object& program, int count) {
     return {pairs, count};
 }
 
+// Those that are ahead, and what the forward computes element by element of values that are all larger. Empty: none.
+std::vector<char> mark_masks(const Program& program, std::vector<char> found) {
+    found.resize(program.count, false);
+    for (int v = 0; v < program.count; ++v) {
+        const Slice<int> needs = program.needs[v];
+        const bool is_of_forward = program.kind[v] == POINTWISE && program.in_forward[v] && !program.is_backward[v];
+        const bool is_narrow = is_of_forward && !needs.empty() && std::all_of(needs.begin(), needs.end(), [&](int u) {
+                                   return program.size_bytes[v] < program.size_bytes[program.root[u]];
+                               });
+        found[v] = program.may_keep[v] && (found[v] || is_narrow);
+    }
+    if (std::find(found.begin(), found.end(), true) == found.end()) found.clear();
+    return found;
+}
+
 }  // namespace
 
 Program read_program(const py::object& from) {
@@ -67,7 +83,6 @@ Program read_program(const py::object& from) {
     program.is_scattered = column<char>(from, "is_scattered");
     program.is_joined = column<char>(from, "is_joined");
     program.reads_often = column<char>(from, "reads_often");
-    program.is_ahead = column<char>(from, "is_ahead");
     program.is_anchor = column<char>(from.attr("urgency"), "is_anchor");
     program.is_late = column<char>(from.attr("urgency"), "is_late");
     program.may_wait = column<char>(from.attr("urgency"), "may_wait");
@@ -87,6 +102,7 @@ Program read_program(const py::object& from) {
     program.most_operations = from.attr("most_operations").cast<Int>();
     program.most_reads = from.attr("most_reads").cast<int>();
     program.is_fusing = from.attr("is_fusing").cast<bool>();
+    program.is_mask = mark_masks(program, column<char>(from, "is_ahead"));
     program.combine = CombineWays(from.attr("ways").cast<std::vector<Way>>());
     return program;
 }
