@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 
 from . import _core
-from .program import Decision, Kind, Program, Schedule
+from .program import Decision, Program, Schedule
 
 
 class Recorder:
@@ -92,19 +92,6 @@ def keep_instead(program: Program, values: Iterable[int]) -> list[int]:
     Boundaries between stages and outputs of the forward cost nothing to keep, so they are chosen without asking.
     """
     return program.core.keep_instead(list(values))
-
-
-def ahead_of(program: Program, decision: Decision) -> set[int]:
-    """What may be kept of what is ahead, in place of what the backward computes again to have it."""
-    again = set(decision.schedule.backward)
-    read = {u for v in again if not program.is_ahead[v] for u in program.needs[v]}
-    is_there: list[bool] = []
-    for v, kind in enumerate(program.kind):
-        is_given = kind in (Kind.INPUT, Kind.SYMBOL) or program.from_inputs[v] or program.root[v] in decision.kept
-        is_light = program.is_ahead[v] or kind is Kind.VIEW
-        is_there.append(is_given or (is_light and all(is_there[u] for u in program.inputs[v])))
-    may = (v for v in again & read if program.is_ahead[v] and program.may_keep[v] and program.is_paid[v])
-    return {v for v in may if not is_there[v]}
 
 
 def order_backward(program: Program, kept: Iterable[int]) -> Decision:

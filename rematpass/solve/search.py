@@ -29,7 +29,7 @@ from .liveness import find_peak, simulate
 from .lowest import in_lowest_order
 from .moments import whole_problem
 from .nest import Nest
-from .order import ahead_of, order_backward
+from .order import order_backward
 from .polish import Polisher
 from .program import Decision, Program
 from .squeeze import Squeeze
@@ -50,9 +50,6 @@ LOW_CLOSURES = 16
 # Of these, so many are starts of the patient search for still smaller peaks (`squeeze`). With the lowest alone, those
 # of two U-Nets and a Llama are 6, 1 and 1.5 % higher, of 19 others the same, in a third of the time (2026-11).
 PATIENT_CLOSURES = 4
-# Masks that are tried beside what the fastest plan keeps, each a simulation of the step. A ResNet and a RegNet have two
-# worth trying; other limits were not tried (2026-11).
-MASKS = 8
 # Stages in a run that is computed again as a whole, from its boundary: what people do by hand, one op after the other
 # and each once. Where an executor's fusing decides how much scores take, no plan of the chain may be as small: the
 # smallest peak of a GPT-NeoX with written-out attention is 370 MiB without these, 320 with them, that of ten other
@@ -122,7 +119,6 @@ class Frontier:
         self.fastest = self.smallest = self._simulate(self._whole(0))
         self._nest = Nest(program, self._stages, self._solve_chain())
         self._add_low_ends(values_of(self._values, least_kept(problem, self._hull[0]).kept))
-        self._add_masks()
         self._lowest = [self.smallest]
         self._is_thorough = is_moderate or (len(program) <= LARGE_OPS and self._is_chain_far())
         if self._is_thorough and not is_moderate:
@@ -170,13 +166,6 @@ class Frontier:
         self._note_ends([*(nest.plan(place) for place in {0, *places}), self._plain(least)])
         peaks = [self._simulate(nest.plan(place)).peak_bytes - nest.promised_bytes(place) for place in places]
         nest.underestimate_bytes = max(0, *peaks)
-
-    def _add_masks(self) -> None:
-        """The fastest plan may have a lower peak with masks kept that it computes from what is not there."""
-        program = self._program
-        masks = ahead_of(program, self.fastest.decision) if program.is_ahead else set()
-        for mask in sorted(masks)[:MASKS]:
-            self._note_ends([order_backward(program, {*self.fastest.decision.kept, mask})])
 
     def _plain(self, least: Sequence[int]) -> Decision:
         """Every stage computed again from its boundary, or each run of a few; whichever takes least as it is.
