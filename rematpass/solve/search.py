@@ -26,7 +26,7 @@ from .effort import Effort, Work
 from .frontier import Modeller, Passing, StageRun
 from .ladder import Ladder
 from .liveness import find_peak, simulate
-from .lowest import in_lowest_order
+from .lowest import in_lowest_order, without_trifling_masks
 from .moments import whole_problem
 from .nest import Nest
 from .order import order_backward
@@ -139,6 +139,9 @@ class Frontier:
             coarse_ns, finders = COARSE_STEP * self._step_ns, (self._listed, self._enough, self._evaluate)
             self._ladder = Ladder(program, self.fastest, self._lowest, *finders, self._work.spend, coarse_ns)
         self.smallest = self._lowest[-1]
+        self._leaner, first = self.fastest, self._whole(0)
+        if self._simulate(first) is self._leaner:
+            self.fastest = without_trifling_masks(program, first, self._leaner)
 
     def _solve_chain(self) -> Chain:
         """The chain of all stages, with runs of 2, 4, 8, ... stages as far as `RUN_OPS` allows."""
@@ -217,6 +220,8 @@ class Frontier:
         """The cheapest plan found whose peak fits, None when none does; no budget means the fastest."""
         if budget_bytes is None or self.fastest.peak_bytes <= budget_bytes:
             return self.fastest
+        if self._leaner.peak_bytes <= budget_bytes:
+            return self._leaner
         if self.smallest.peak_bytes > budget_bytes:
             self._go_lower()
         if self.smallest.peak_bytes > budget_bytes:

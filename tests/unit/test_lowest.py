@@ -9,6 +9,7 @@ from rematpass.solve.liveness import find_peak
 from rematpass.solve.lowest import in_lowest_order
 from rematpass.solve.order import drop_unread, make_decision, order_backward
 from rematpass.solve.program import Schedule
+from rematpass.solve.search import Frontier
 from tests.orders import let_hurry, tidy_backward
 from tests.programs import EXTERN, POINTWISE, REDUCTION, Builder
 from tests.strategies import decisions, programs, stacked_programs
@@ -136,7 +137,7 @@ def steps_of_the_best_order(program, schedule):
 @given(st.one_of(programs(), stacked_programs(), programs(is_fusing=True)), st.data())
 def test_the_best_order_is_what_its_steps_come_to_one_by_one(program, data):
     schedule = data.draw(decisions(program)).schedule
-    peak, backward, before = program.core.best_order(schedule.forward, schedule.backward)
+    peak, backward, before = program.core.best_order(schedule.forward, schedule.backward, True)
     best, earlier = steps_of_the_best_order(program, schedule)
     while masks := program.core.find_masks(earlier.backward):
         handed = drop_unread(program, Schedule(best.forward, tuple(v for v in best.backward if v not in masks)))
@@ -181,6 +182,20 @@ def test_a_mask_is_handed_over_where_what_it_is_made_of_can_go_earlier():
 def test_a_mask_as_large_as_what_it_is_made_of_is_not():
     program, made, masks = linear_layers(3, mask=800)
     assert in_lowest_order(program, order_backward(program, made)).decision.kept.isdisjoint(masks)
+
+
+@pytest.mark.parametrize(("count", "is_trifle"), [(3, False), (100, True)])
+def test_the_fastest_plan_hands_no_mask_over_that_frees_a_trifle(count, is_trifle):
+    program, _, masks = linear_layers(count, mask=200)
+    frontier = Frontier(program)
+    fastest, handed = frontier.fastest, masks[1]
+    assert fastest is frontier.choose(None)
+    assert (handed in fastest.decision.kept) != is_trifle
+    if is_trifle:
+        smaller = frontier.choose(fastest.peak_bytes - 1)
+        assert handed in smaller.decision.kept
+        assert smaller.extra_ns == fastest.extra_ns == 0
+        assert 0 < fastest.peak_bytes - smaller.peak_bytes < fastest.peak_bytes / 100
 
 
 def test_what_is_narrow_is_handed_over_where_what_it_is_made_of_would_be_made_again_at_the_peak():

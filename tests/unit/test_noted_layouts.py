@@ -51,6 +51,21 @@ def test_what_a_convolution_along_a_sequence_reads_lies_in_rows(is_gradient):
     assert strides_of_stored(function, "sin") == (60, 20, 1)
 
 
+@pytest.mark.parametrize("added", ["nothing", "rows"])
+def test_what_is_picked_for_an_image_lies_as_one_unless_rows_are_added_to_it(added):
+    """Its own order is free; what is added in rows could be written over in that order only."""
+
+    def function(x):
+        places = torch.arange(4), torch.arange(5)
+        picked = aten.sin(x[:, :, places[0][:, None], places[1]])
+        rows = aten.cumsum(x.contiguous(), 2) if added == "rows" else 1.0
+        image = aten.relu(aten.mul(picked, rows))
+        return functional.conv2d(aten.cos(image), torch.ones(3, 3, 1, 1))
+
+    expected = IMAGES if added == "nothing" else ROWS
+    assert strides_of_stored(function, "relu") == torch.empty(2, 3, 4, 5).to(memory_format=expected).stride()
+
+
 def test_what_a_reshape_would_copy_lies_in_rows():
     assert strides_of_stored(lambda x: aten.reshape(aten.sin(x), [6, 20]) + 1, "sin") == (60, 20, 5, 1)
 

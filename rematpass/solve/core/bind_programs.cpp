@@ -29,8 +29,8 @@ void bind_program(py::module_& m) {
         .def("drop_overtaken",
              [](const Program& p, Ops backward) { return to_tuple(drop_overtaken(p, std::move(backward))); })
         .def("best_order",
-             [](const Program& p, const Ops& forward, const Ops& backward) {
-                 const Ordered found = best_order(p, forward, backward);
+             [](const Program& p, const Ops& forward, const Ops& backward, bool hands_masks) {
+                 const Ordered found = best_order(p, forward, backward, hands_masks);
                  return std::tuple(found.peak, to_tuple(found.backward), to_tuple(found.before));
              })
         .def("tidy_backward",

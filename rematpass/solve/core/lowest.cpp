@@ -56,10 +56,10 @@ std::vector<int> without(const Program& program, const std::vector<int>& backwar
 
 }  // namespace
 
-Ordered best_order(const Program& program, Slice<int> forward, const std::vector<int>& backward) {
+Ordered best_order(const Program& program, Slice<int> forward, const std::vector<int>& backward, bool hands_masks) {
     const Trace trace = trace_forward(program, forward);
     Tried found(program, trace, backward);
-    for (int i = 0; i < MOST_HANDED; ++i) {
+    for (int i = 0; hands_masks && i < MOST_HANDED; ++i) {
         const std::vector<int> masks = find_masks(program, found.best.half);
         if (masks.empty()) break;
         Tried next(program, trace, without(program, found.before, masks));

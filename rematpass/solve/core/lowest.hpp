@@ -17,8 +17,8 @@ struct Ordered {
     std::vector<int> before;    // the same before functions ran earlier
 };
 
-// The plan as it is or tidied, with functions that free memory before its peak, and with masks handed to the backward
-// that free memory at it (masks.hpp), each where that is lower.
-Ordered best_order(const Program& program, Slice<int> forward, const std::vector<int>& backward);
+// The plan as it is or tidied, with functions that free memory before its peak, and, where `hands_masks`, with masks
+// handed to the backward that free memory at it (masks.hpp), each where that is lower.
+Ordered best_order(const Program& program, Slice<int> forward, const std::vector<int>& backward, bool hands_masks);
 
 }  // namespace remat
