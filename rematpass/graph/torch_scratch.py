@@ -47,6 +47,8 @@ _TO_REAL = words("abs angle")
 _ARITHMETIC = words("add div mul pow rsub sub")
 
 INDEX_BYTES = 8
+# Windows of fewer elements Inductor compares element by element in one kernel (`unroll_reductions_threshold`).
+WRITTEN_OUT_BELOW = 25
 TRAINING = 2  # the argument of `native_dropout` that says whether any is dropped
 UNROLLED = 7  # the argument of `_trilinear` that says along which dimension it goes place by place
 
@@ -184,11 +186,24 @@ def _shrunk_rows(node: fx.Node) -> int:
     return bytes_of(image) // concrete(image.shape[-1]) * concrete(result.shape[-1])
 
 
+def _places_in_windows(node: fx.Node) -> int:
+    """Where in a window of 25 each maximum lies, as numbers of 8 bytes, out of which another kernel makes bytes.
+
+    In smaller windows both are written out at once; of larger ones torch finds the maxima, and returns such numbers
+    (`_low_memory_max_pool_with_offsets` in torch/_inductor/lowering.py, 2.11 to 2.15).
+    """
+    if math.prod(map(concrete, cast("list[int]", node.args[1]))) < WRITTEN_OUT_BELOW:
+        return 0
+    places: torch.Tensor = node.meta["val"][1]
+    return INDEX_BYTES * elements_of(places) - bytes_of(places)  # the bytes count as a result
+
+
 _KNOWN: dict[str, Callable[[fx.Node], int]] = {
     "_embedding_bag": lambda node: bytes_of(tensor_at(node, 1)),
     "_embedding_bag_backward": _bag_gradient,
     "_fft_c2c": _fourier,
     "_fft_c2r": _fourier,
+    "_low_memory_max_pool_with_offsets": _places_in_windows,
     "_upsample_bicubic2d_aa": _shrunk_rows,
     "_upsample_bilinear2d_aa": _shrunk_rows,
     "kthvalue": _kth,

@@ -21,7 +21,7 @@ from .draws import draws_in_order
 from .flaws import flaws_mended
 from .fusion import guarded_choices
 from .places import IMAGE_RANK, images_as_read, parts_in_place, stored_places_first
-from .scheduled import IMAGES_LAST
+from .scheduled import IMAGES_LAST, STORE_HERE
 
 
 def compile_fx(
@@ -144,13 +144,25 @@ def _images_laid_out(
         if find_images is None:
             return found
         images = frozenset(find_images([*self.module.graph.nodes]))
-        return type(found)(node for node in found if node in images)
+        return type(found)(node for node in found if node in images and not _is_stored_in_rows(node))
 
     lowering.find_nodes_prefer_channels_last = find
     try:
         yield
     finally:
         lowering.find_nodes_prefer_channels_last = original
+
+
+def _is_stored_in_rows(node: fx.Node) -> bool:
+    """Whether a result of four dimensions is stored where the plan has it, in rows by its strides.
+
+    To hand it over channels last, Inductor copies it: channels that were shuffled behind a convolution were stored
+    twice, a tenth above the smallest plan of a small ShuffleNet (2026-11, torch 2.13).
+    """
+    value = node.meta.get("val") if node.meta.get(STORE_HERE) else None
+    if not isinstance(value, torch.Tensor) or not all(isinstance(n, int) for n in (*value.shape, *value.stride())):
+        return False
+    return value.is_contiguous() and not value.is_contiguous(memory_format=torch.channels_last)
 
 
 def _has_image_gradients(half: fx.GraphModule) -> bool:

@@ -98,27 +98,6 @@ class Sampled(nn.Module):
         return self.last(functional.grid_sample(h, grid, align_corners=False)).square().mean()
 
 
-class Warped(nn.Module):
-    """Layers that look at parts of images, at the four corners around each place, and add what they make of them."""
-
-    def __init__(self):
-        super().__init__()
-        self.first = nn.Conv2d(3, 32, 3, padding=1)
-        self.flows = nn.ModuleList(nn.Conv2d(32, 2, 3, padding=1) for _ in range(3))
-        self.mixes = nn.ModuleList(nn.Conv2d(32, 32, 3, padding=1) for _ in range(3))
-        self.norms = nn.ModuleList(nn.BatchNorm2d(32) for _ in range(3))
-
-    def forward(self, x):
-        x = self.first(x)
-        rows, columns = (torch.linspace(-1, 1, size) for size in x.shape[2:])
-        places = torch.stack(torch.meshgrid(rows, columns, indexing="xy"), -1)
-        for flow, mix, norm in zip(self.flows, self.mixes, self.norms, strict=True):
-            grid = places + 0.1 * torch.tanh(flow(x).permute(0, 2, 3, 1))
-            seen = functional.grid_sample(x, grid, align_corners=False)
-            x = x + functional.leaky_relu(norm(mix(seen)), 0.1)
-        return x.square().mean()
-
-
 class Heads(nn.Module):
     """Attention over images: heads are parts of their channels."""
 

@@ -13,7 +13,7 @@ from torch.nn import functional
 
 import rematpass
 from rematpass.torch_compat import compile_uncached, fusion
-from tests.differential import kept_dropouts, kept_models
+from tests.differential import kept_dropouts, kept_images, kept_models
 from tests.differential.compiled import SCALAR, compiled_step, gradients, train_step
 from tests.strategies import torch_programs
 
@@ -147,7 +147,9 @@ KEPT_BY_US = [
     pytest.param(kept_models.SharedBias, (4, 96, 32), "smallest", id="sums_over_a_few"),
     pytest.param(kept_models.Largest, (512, 64), "smallest", id="the_largest_of_a_few"),
     pytest.param(kept_models.Sampled, (4, 3, 64, 64), "smallest", id="a_gradient_of_another_layout"),
-    pytest.param(kept_models.Warped, (6, 3, 64, 64), "smallest", id="corners_of_an_image"),
+    pytest.param(kept_images.Warped, (6, 3, 64, 64), "smallest", id="corners_of_an_image"),
+    pytest.param(kept_images.Shuffled, (4, 3, 64, 64), "fastest", id="channels_that_were_shuffled"),
+    pytest.param(kept_images.Spatial, (4, 3, 64, 64), "smallest", id="the_largest_of_twenty_five"),
     pytest.param(kept_models.Heads, (4, 3, 16, 16), "smallest", id="heads_of_images"),
     pytest.param(kept_models.Modulated, (4, 8), "smallest", id="images_folded_into_each_other"),
     pytest.param(kept_models.Totals, (2, 64, 32), "smallest", id="running_totals"),
