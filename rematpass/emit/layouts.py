@@ -31,6 +31,8 @@ Changed = dict[fx.Node, Any]
 CHANNELS = 1  # a dimension of an image
 # What picks elements by indices, and is computed inside its readers.
 _PICKING = words("index _unsafe_index _unsafe_masked_index")
+# What goes through all it reads in one loop.
+_LOOPS = (Kind.POINTWISE, Kind.REDUCTION)
 # Views that take an image of one channel to itself. Unlike `as_strided` they name no size, which may be symbolic.
 GRAY_AS_CHANNELS_LAST = (
     (aten.squeeze.dim, CHANNELS),
@@ -67,13 +69,14 @@ def _note_strides(graph: fx.Graph) -> None:
     a gradient read it, then copied for each.
     """
     changed: Changed = {}
-    gathered = _gathered_for_images(graph)
+    leading = _leading_to_images(graph)
     for node in graph.nodes:
         value = _laid_out(node, changed)
         is_stored_here = bool(node.meta.get(torch_compat.STORE_HERE))
         is_generated = is_stored_here or is_pointwise(node)
         is_image = any(node in _images_read(user) or _wants_image(user, node, changed) for user in node.users)
-        if (is_generated and is_image) or node in gathered:
+        is_turned = is_stored_here and node in leading and is_static(node) and _is_free(node, value, changed)
+        if (is_generated and is_image) or is_turned:
             value = value.contiguous(memory_format=torch.channels_last)
         elif is_stored_here:
             if any(node in _rows_read(user) for user in node.users):
@@ -89,34 +92,36 @@ def _note_strides(graph: fx.Graph) -> None:
             node.update_arg(1, [*value.stride()])
 
 
-def _gathered_for_images(graph: fx.Graph) -> set[fx.Node]:
-    """What is stored on the way to an image and made of elements picked by indices alone, so that its order is free.
-
-    Traced, it lies in rows, which the image it is added to cannot be written over: layers that look at parts of images
-    (`grid_sample`, four corners each) took 2 % more than planned (2026-11, torch 2.13).
-    """
+def _leading_to_images(graph: fx.Graph) -> set[fx.Node]:
+    """What is computed element by element on the way to what a convolution reads, and summed at most besides."""
     leading: set[fx.Node] = set()
     for node in reversed(graph.nodes):
         is_read = any(node in _images_read(user) for user in node.users)
-        if is_pointwise(node) and node.users and (is_read or leading.issuperset(node.users)):
+        is_on_the_way = not leading.isdisjoint(node.users) and all(kind_of(u) in _LOOPS for u in node.users)
+        if is_pointwise(node) and (is_read or is_on_the_way):
             leading.add(node)
-    return {n for n in leading if n.meta.get(torch_compat.STORE_HERE) and is_static(n) and _is_gathered(n)}
+    return leading
 
 
-def _is_gathered(node: fx.Node) -> bool:
-    """Whether a result is an image, in rows by its strides, of no image that a kernel goes through in that order."""
-    own: Any = node.meta.get("val")
-    if not isinstance(own, Tensor) or own.ndim != torch_compat.IMAGE_RANK or not own.is_contiguous():
+def _is_free(node: fx.Node, value: Any, changed: Changed) -> bool:
+    """Whether a result is an image, in rows by its strides, of no other that its kernel has to go through in rows.
+
+    What indices pick has no order, nor has what is smaller. Traced in rows, such an image cannot be written over by
+    what it is added to: layers that look at parts of images (`grid_sample`, four corners each) took 2 % more than
+    planned, a graph of points whose neighbours are compared with the largest of them 18 % (2026-11, torch 2.13).
+    """
+    if not isinstance(value, Tensor) or value.ndim != torch_compat.IMAGE_RANK or not value.is_contiguous():
         return False
     todo = [node]
     while todo:
         for source in todo.pop().all_input_nodes:
-            value: Any = source.meta.get("val")
-            if not isinstance(value, Tensor) or value.shape != own.shape or base_name(source.target) in _PICKING:
+            read: Any = changed.get(source, source.meta.get("val"))
+            if not isinstance(read, Tensor) or read.shape != value.shape or base_name(source.target) in _PICKING:
                 continue
-            if source.meta.get(torch_compat.STORE_HERE) or not is_pointwise(source):
+            if is_pointwise(source) and not source.meta.get(torch_compat.STORE_HERE):
+                todo.append(source)
+            elif not lies_channels_last(read):
                 return False
-            todo.append(source)
     return True
 
 

@@ -60,3 +60,22 @@ class Spatial(nn.Module):
         for _ in range(3):
             seen.append(functional.max_pool2d(seen[-1], 5, 1, 2))
         return self.last(torch.cat(seen, 1)).square().mean()
+
+
+class Neighbours(nn.Module):
+    """Points see the largest of what is made of their neighbours, shown as rows of an image."""
+
+    def __init__(self):
+        super().__init__()
+        self.mixes = nn.ModuleList(nn.Conv2d(*sizes, 1, bias=False) for sizes in ((6, 32), (64, 64)))
+        self.norms = nn.ModuleList(nn.BatchNorm2d(size) for size in (32, 64))
+
+    def forward(self, x):
+        every, found = torch.arange(len(x))[:, None, None], []
+        for mix, norm in zip(self.mixes, self.norms, strict=True):
+            rows = x.transpose(1, 2)
+            near = torch.cdist(rows, rows).topk(12, largest=False).indices
+            beside, own = rows[every, near].permute(0, 3, 1, 2), x[..., None].expand(-1, -1, -1, 12)
+            x = functional.leaky_relu(norm(mix(torch.cat([beside - own, own], 1))), 0.2).amax(-1)
+            found.append(x)
+        return torch.cat(found, 1).amax(-1).square().mean()
