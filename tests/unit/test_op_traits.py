@@ -43,6 +43,7 @@ def nodes_of(function, *arguments):
         (lambda x: x * torch.ops.prims.rev(x.detach(), [0]), "rev", Kind.POINTWISE),
         (lambda x: x * torch.ops.prims.sqrt(x.detach()), "sqrt", Kind.POINTWISE),
         (functional.glu, "glu", Kind.POINTWISE),
+        (lambda x: x * torch.empty_like(x), "empty_like", Kind.REDUCTION),
     ],
 )
 def test_kinds(function, name, kind):
