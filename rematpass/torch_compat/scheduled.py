@@ -36,9 +36,24 @@ def made_inside(*nodes: Any) -> set[str]:
 def _made_by_loops(nodes: Sequence[Any]) -> set[str]:
     own = {name for node in nodes for name in node.get_operation_names()}
     parts = [part for node in nodes for part in node.get_nodes()]
-    made = (buffer for part in parts if not part.is_reduction() for buffer in part.get_outputs())
+    made = (buffer for part in parts if _is_at_hand(part) for buffer in part.get_outputs())
     inside = {buffer.get_name() for buffer in made if all(user.get_name() in own for user in buffer.users)}
     return inside - _handed_to_later_loops(parts, inside)
+
+
+def _is_at_hand(part: Any) -> bool:
+    """Whether what reads a result in the same kernel has it in registers.
+
+    What is reduced is stored, but where a Triton kernel goes on with it element for element. Where in 25 elements the
+    largest lies takes 8 bytes until it is a byte; counted as stored, it had to be: 15 % above the smallest plan of a
+    small pyramid of poolings.
+    """
+    if not part.is_reduction():
+        return True
+    as_reduced = part.group[1][0], 1
+    readers = (user.node for buffer in part.get_outputs() for user in buffer.users)
+    is_triton = part.get_device().type != "cpu"
+    return is_triton and all(getattr(reader, "group", (None, None))[1] == as_reduced for reader in readers)
 
 
 def _handed_to_later_loops(parts: Sequence[Any], inside: set[str]) -> set[str]:
