@@ -7,8 +7,9 @@ Never looks at the rest of the graph.
 from __future__ import annotations
 
 import operator
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from functools import cache, reduce
+from typing import cast
 
 import torch
 from torch import fx
@@ -60,8 +61,8 @@ _OFTEN = words(
 )
 # What only fills, copies or looks up: nothing is computed.
 _NO_STEPS = words(
-    "clone embedding empty empty_like empty_strided fill full full_like inductor_force_stride_order lift_fresh_copy",
-    "new_empty new_empty_strided",
+    "clone embedding empty empty_like empty_strided fill full full_like index inductor_force_stride_order",
+    "lift_fresh_copy new_empty new_empty_strided",
     "new_full new_ones new_zeros ones ones_like repeat scalar_tensor zeros zeros_like _unsafe_index",
 )
 # What constants begin with that say where an element lies.
@@ -72,14 +73,13 @@ _PLACED = words("select_backward select_scatter slice_backward slice_scatter")
 _STEPS = dict.fromkeys(_PLACED, 2) | {
     "avg_pool2d_backward": 23,
     "avg_pool3d_backward": 32,
-    "constant_pad_nd": 5,
     "slice_backward": 4,
 }
 _COMPARISONS = words("eq ge gt le lt ne")
 # What converts by itself, or answers a question about its operand.
 _CASTS = words("copy convert_element_type _to_copy isinf isnan logical_not signbit")
 # Numbers among the arguments of these are sizes, axes or exponents that are multiplied out.
-_NO_CONSTANTS = words("arange cat embedding eye gather index iota pow roll repeat _unsafe_index")
+_NO_CONSTANTS = words("arange cat constant_pad_nd embedding eye gather index iota pow roll repeat _unsafe_index")
 
 
 @cache
@@ -249,9 +249,23 @@ def count_operations(node: fx.Node, joined: int = 0) -> int:
     if name == "slice_scatter":  # a comparison for each, all of them, a load if so, a choice
         ends = len(_ends_of(node))
         return 2 * ends + 1 if ends else 0
+    if name == "constant_pad_nd":
+        return _count_sides(node)
     if name == "copy":  # of its second operand, in the type of the first
         return len({operand.meta["val"].dtype for operand in node.all_input_nodes}) - 1
     return 0 if name in _NO_STEPS else _STEPS.get(name, 1) + _count_casts(node)
+
+
+def _count_sides(node: fx.Node) -> int:
+    """Steps of a padding: places, ends and comparisons of each side, all of them, a load if so (lowering.py, 2.13)."""
+    shape = node.all_input_nodes[0].meta["val"].shape
+    widths = [concrete(width) for width in cast("Sequence[int]", node.args[1])]
+    sides = [
+        (low, high, concrete(size)) for low, high, size in zip(widths[::2], widths[1::2], shape[::-1], strict=False)
+    ]
+    ends = {0 for low, _, _ in sides if low} | {size for _, high, size in sides if high}
+    compared = sum(width != 0 for width in widths)
+    return sum(bool(low or high) for low, high, _ in sides) + len(ends) + 2 * compared if compared else 0
 
 
 def _count_casts(node: fx.Node) -> int:

@@ -18,6 +18,7 @@ from torch import fx
 
 from .autocast import may_cast
 
+_OWN_ATTENTION: Callable[..., torch.Tensor] = torch.nn.functional.scaled_dot_product_attention
 _SWAPPED = {"cpu": "cuda", "cuda": "cpu"}
 
 
@@ -31,9 +32,15 @@ def as_on_gpu(gm: fx.GraphModule, *, is_cudnn_first: bool) -> Iterator[None]:
         gm: as dynamo hands it over.
         is_cudnn_first: the device is one where attention is cuDNN's if it can be.
     """
-    _use_gpu_attention(gm, is_cudnn_first=is_cudnn_first and _wants_cudnn())
-    with decomposed_as_on_gpu():
-        yield
+    attend = _attend_by_cudnn if is_cudnn_first and _wants_cudnn() else _attend
+    _use_attention(gm, attend)
+    functional: Any = torch.nn.functional
+    functional.scaled_dot_product_attention = attend  # in functions that dynamo leaves whole: `MultiheadAttention`'s
+    try:
+        with decomposed_as_on_gpu():
+            yield
+    finally:
+        functional.scaled_dot_product_attention = _OWN_ATTENTION
 
 
 @contextlib.contextmanager
@@ -92,12 +99,12 @@ def _wants_cudnn() -> bool:
     return os.environ.get("TORCH_CUDNN_SDPA_DEPRIORITIZED") != "1" and (cuda is None or int(cuda.split(".")[0]) > 12)
 
 
-def _use_gpu_attention(gm: fx.GraphModule, *, is_cudnn_first: bool) -> None:
+def _use_attention(gm: fx.GraphModule, attend: Callable[..., torch.Tensor]) -> None:
     """Let `scaled_dot_product_attention` become the operators that it is on a GPU, though it is traced on a CPU."""
     for module in gm.modules():
         for node in module.graph.nodes if isinstance(module, fx.GraphModule) else ():
-            if node.target is torch.nn.functional.scaled_dot_product_attention:
-                node.target = _attend_by_cudnn if is_cudnn_first else _attend
+            if node.target is _OWN_ATTENTION:
+                node.target = attend
 
 
 # The widest heads that cuDNN's and the flash kernel take, what their width must be a multiple of to be taken as it is,
@@ -151,9 +158,7 @@ def _attend(
         )
         return cast("torch.Tensor", result[0])
     if not _is_regular(query, value) or enable_gqa or (attn_mask is not None and attn_mask.requires_grad):
-        return torch.nn.functional.scaled_dot_product_attention(
-            query, key, value, attn_mask, dropout_p, is_causal, scale=scale, enable_gqa=enable_gqa
-        )
+        return _OWN_ATTENTION(query, key, value, attn_mask, dropout_p, is_causal, scale=scale, enable_gqa=enable_gqa)
     bias = None if attn_mask is None else _bias(attn_mask, query, key)
     result = torch.ops.aten._scaled_dot_product_efficient_attention(
         query, key, value, bias, True, dropout_p, is_causal, scale=scale

@@ -50,10 +50,11 @@ def _is_at_hand(part: Any) -> bool:
     """
     if not part.is_reduction():
         return True
+    if part.get_device().type == "cpu":
+        return False
     as_reduced = part.group[1][0], 1
     readers = (user.node for buffer in part.get_outputs() for user in buffer.users)
-    is_triton = part.get_device().type != "cpu"
-    return is_triton and all(getattr(reader, "group", (None, None))[1] == as_reduced for reader in readers)
+    return all(getattr(reader, "group", (None, None))[1] == as_reduced for reader in readers)
 
 
 def _handed_to_later_loops(parts: Sequence[Any], inside: set[str]) -> set[str]:

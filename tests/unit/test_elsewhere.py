@@ -138,6 +138,14 @@ def test_the_kernel_is_the_one_that_cuda_chooses(dtype, width, is_masked, kernel
     assert attention_kernels("a100-sxm", dtype, width, is_masked=is_masked) == ({kernel} if kernel else set())
 
 
+def test_attention_inside_a_function_that_is_left_whole_is_the_targets_too():
+    """dynamo leaves `multi_head_attention_forward` as one call: encoder layers were planned with a CPU's attention."""
+    layer, own = nn.TransformerEncoderLayer(64, 2, 64, batch_first=True), functional.scaled_dot_product_attention
+    ops = ops_of(rematpass.plan(layer, (torch.randn(2, 16, 64),), loss=torch.sum, device="a100-sxm", dtype="bf16"))
+    assert "_scaled_dot_product_flash_attention" in ops
+    assert functional.scaled_dot_product_attention is own
+
+
 @pytest.mark.parametrize(
     ("width", "is_masked", "dropout", "kernel"),
     [

@@ -60,6 +60,14 @@ def test_what_vanishes_passes_its_place_on():
     assert allows(0, kernels[1], kernels[2])  # adds nothing to what there is
 
 
+def on_gpu(kernels, sizes):
+    """Elements of each kernel's result, and how many are reduced to each of them."""
+    for kernel, elements in zip(kernels, sizes, strict=True):
+        kernel.get_device = lambda: torch.device("cuda")
+        kernel.is_reduction = lambda is_one=elements[1] > 1: is_one
+        kernel.group = (torch.device("cuda"), elements)
+
+
 def test_a_row_of_its_own_has_no_place_to_pass_on():
     """The same where 2 sums: what 1 writes for it is a buffer of a row, and what 0 wrote stays where it is."""
     kernels = make_kernels([([], 4), ([0], 4), ([1], 4), ([2], 1)])
@@ -84,9 +92,7 @@ def test_what_is_read_with_a_sum_known_is_stored_where_rows_come_in_pieces(fits,
     """Kernel 2 sums what 1 wrote, 3 divides it by the sum; what 3 wrote, and 4 read in the same loop, never is."""
     monkeypatch.setattr(scheduled, "_fits_at_once", lambda parts, sums: fits)
     kernels = make_kernels([([], 4), ([0], 4), ([1], 1), ([1, 2], 4), ([3], 4)])
-    for kernel in kernels:
-        kernel.get_device = lambda: torch.device("cuda")
-    kernels[2].is_reduction = lambda: True
+    on_gpu(kernels, [(4, 1), (4, 1), (1, 4), (4, 1), (4, 1)])
     assert scheduled.made_inside(*kernels[1:3]) == set()  # 3 reads it later
     assert scheduled.made_inside(*kernels[1:5]) == ({"buf1", "buf3"} if fits else {"buf3"})
     assert scheduled.made_inside(kernels[3], kernels[4]) == {"buf3"}
@@ -96,10 +102,21 @@ def test_what_is_read_with_a_sum_known_is_stored_where_rows_come_in_pieces(fits,
 def test_what_is_only_summed_is_never_stored(fits, monkeypatch):
     monkeypatch.setattr(scheduled, "_fits_at_once", lambda parts, sums: fits)
     kernels = make_kernels([([], 4), ([0], 4), ([1], 1)])
-    for kernel in kernels:
-        kernel.get_device = lambda: torch.device("cuda")
-    kernels[2].is_reduction = lambda: True
+    on_gpu(kernels, [(4, 1), (4, 1), (1, 4)])
     assert scheduled.made_inside(*kernels[1:3]) == {"buf1"}
+
+
+@pytest.mark.parametrize(("sizes", "inside"), [((4, 1), {"buf0"}), ((32, 1), set())])
+def test_what_is_reduced_is_in_registers_where_a_kernel_goes_on_with_it_element_for_element(sizes, inside, monkeypatch):
+    """As where the largest of 8 lies, which becomes a byte; not for what goes through all 32 elements again."""
+    monkeypatch.setattr(scheduled, "_fits_at_once", lambda parts, sums: True)
+    kernels = make_kernels([([], 32), ([0], 4), ([1], 4)])
+    on_gpu(kernels, [(4, 8), sizes, sizes])
+    assert scheduled.made_inside(*kernels[:2]) == inside
+    for kernel in kernels:
+        kernel.get_device = lambda: torch.device("cpu")
+        kernel.group = (torch.device("cpu"), ([4], [8] if kernel.is_reduction() else []))
+    assert scheduled.made_inside(*kernels[:2]) == set()
 
 
 def test_what_was_handed_on_is_stored_where_loops_of_another_depth_join():

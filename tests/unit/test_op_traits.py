@@ -71,6 +71,16 @@ def test_steps_and_constants():
 
 
 @pytest.mark.parametrize(
+    ("widths", "steps"),
+    [((1, 1, 1, 1), 12), ((0, 1), 4), ((1, 0), 4), ((1, 1), 7), ((0, 0, 2, 2), 7), ((-1, 0), 4), ((0, 0), 0)],
+)
+def test_steps_of_a_padding(widths, steps):
+    """Of places, ends, comparisons, their conjunction and a load in case, as Inductor counts them."""
+    node = nodes_of(lambda x: torch.ops.aten.constant_pad_nd(x, widths))["constant_pad_nd"]
+    assert (count_operations(node), constants_in(node, "cpu")) == (steps, ())
+
+
+@pytest.mark.parametrize(
     ("function", "name", "steps"),
     [
         (lambda x, whole: x - whole, "sub", 2),
