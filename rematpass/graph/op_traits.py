@@ -258,14 +258,11 @@ def count_operations(node: fx.Node, joined: int = 0) -> int:
 
 def _count_sides(node: fx.Node) -> int:
     """Steps of a padding: places, ends and comparisons of each side, all of them, a load if so (lowering.py, 2.13)."""
-    shape = node.all_input_nodes[0].meta["val"].shape
     widths = [concrete(width) for width in cast("Sequence[int]", node.args[1])]
-    sides = [
-        (low, high, concrete(size)) for low, high, size in zip(widths[::2], widths[1::2], shape[::-1], strict=False)
-    ]
-    ends = {0 for low, _, _ in sides if low} | {size for _, high, size in sides if high}
-    compared = sum(width != 0 for width in widths)
-    return sum(bool(low or high) for low, high, _ in sides) + len(ends) + 2 * compared if compared else 0
+    lows, highs, sizes = widths[::2], widths[1::2], node.all_input_nodes[0].meta["val"].shape[::-1]
+    ends = {0 for low in lows if low} | {concrete(size) for size, high in zip(sizes, highs, strict=False) if high}
+    places = sum(low != 0 or high != 0 for low, high in zip(lows, highs, strict=True))
+    return places + len(ends) + 2 * sum(width != 0 for width in widths)
 
 
 def _count_casts(node: fx.Node) -> int:
