@@ -13,6 +13,8 @@ from typing import cast
 import torch
 from torch import fx
 
+from .sizes import concrete
+
 aten = torch.ops.aten
 # Means over larger windows, and gradients in more windows, are torch's own kernels (`_avg_poolnd` and
 # `avg_pool2d_backward` in torch/_inductor/lowering.py, 2.11 to 2.15).
@@ -29,11 +31,22 @@ _OF_MAXIMA = (aten.adaptive_max_pool2d_backward.default,)
 
 
 def is_mean(node: fx.Node) -> bool:
-    """Whether the node takes means over windows that Inductor computes itself."""
+    """Whether the node takes means over windows, or over a number of parts, that Inductor computes itself."""
+    if node.target == aten._adaptive_avg_pool2d.default:
+        return _writes_parts(node)
     if node.target not in _MEANS:
         return False
     window, step = _window_and_step(node)
     return math.prod(window) <= MOST_WRITTEN_OUT or window == step
+
+
+def _writes_parts(node: fx.Node) -> bool:
+    """Whether parts are all alike, or small (`_adaptive_avg_pool2d` in torch/_inductor/lowering.py, 2.11 to 2.15)."""
+    image, parts = cast("fx.Node", node.args[0]).meta["val"].shape[-2:], cast("Sequence[int]", node.args[1])
+    sizes = [(concrete(n), concrete(count)) for n, count in zip(image, parts, strict=True)]
+    if any(not count for _, count in sizes) or not any(n % count for n, count in sizes):
+        return True
+    return math.prod(-(-(n + count - 1) // count) for n, count in sizes) <= MOST_WRITTEN_OUT
 
 
 def windows_per_element(node: fx.Node) -> int:

@@ -79,3 +79,23 @@ class Neighbours(nn.Module):
             x = functional.leaky_relu(norm(mix(torch.cat([beside - own, own], 1))), 0.2).amax(-1)
             found.append(x)
         return torch.cat(found, 1).amax(-1).square().mean()
+
+
+class Gathered(nn.Module):
+    """Features of two sizes side by side, the larger as the means of as many parts."""
+
+    def __init__(self):
+        super().__init__()
+        self.first = nn.Conv2d(3, 24, 3, padding=1)
+        self.mixes = nn.ModuleList(nn.Conv2d(24, 24, 3, padding=1, bias=False) for _ in range(3))
+        self.norms = nn.ModuleList(nn.InstanceNorm2d(24, affine=True) for _ in range(3))
+        self.slopes = nn.ModuleList(nn.PReLU(24) for _ in range(3))
+        self.last = nn.Conv2d(96, 24, 1)
+
+    def forward(self, x):
+        found = [x := self.first(x)]
+        for mix, norm, slope in zip(self.mixes, self.norms, self.slopes, strict=True):
+            found.append(slope(norm(mix(x))))
+            x = functional.avg_pool2d(found[-1], 2) if len(found) == 3 else found[-1]
+        found = [functional.adaptive_avg_pool2d(one, x.shape[2:]) for one in found]
+        return self.last(torch.cat(found, 1)).square().mean()

@@ -150,6 +150,7 @@ KEPT_BY_US = [
     pytest.param(kept_images.Warped, (6, 3, 64, 64), "smallest", id="corners_of_an_image"),
     pytest.param(kept_images.Shuffled, (4, 3, 64, 64), "fastest", id="channels_that_were_shuffled"),
     pytest.param(kept_images.Neighbours, (4, 3, 128), "smallest", id="neighbours_shown_as_images"),
+    pytest.param(kept_images.Gathered, (4, 3, 64, 64), "smallest", id="means_of_parts_side_by_side"),
     pytest.param(kept_images.Spatial, (4, 3, 64, 64), "smallest", id="the_largest_of_twenty_five"),
     pytest.param(kept_models.Heads, (4, 3, 16, 16), "smallest", id="heads_of_images"),
     pytest.param(kept_models.Modulated, (4, 8), "smallest", id="images_folded_into_each_other"),

@@ -28,6 +28,17 @@ def node_of(graph: fx.GraphModule, targets) -> fx.Node:
     return next(n for n in graph.graph.nodes if n.target in targets)
 
 
+@pytest.mark.parametrize(
+    ("size", "parts", "is_written"), [((12, 12), 3, True), ((64, 64), 2, True), ((9, 9), 4, True), ((64, 63), 5, False)]
+)
+def test_means_of_parts_that_are_alike_or_small_are_written_out(size, parts, is_written):
+    """Inductor computes them inside their readers then, unless told to store them; others are torch's own."""
+    graph, _ = gradient_of(lambda x: functional.adaptive_avg_pool2d(x, parts), 1, 2, *size)
+    node = node_of(graph, (aten._adaptive_avg_pool2d.default,))
+    assert is_unrolled(node) == is_written
+    assert kind_of(node) is Kind.REDUCTION
+
+
 GRADIENTS = (aten.avg_pool2d_backward.default, aten.avg_pool3d_backward.default)
 MEANS = (aten.avg_pool2d.default, aten.avg_pool3d.default)
 
