@@ -35,12 +35,13 @@ def as_on_gpu(gm: fx.GraphModule, *, is_cudnn_first: bool) -> Iterator[None]:
     attend = _attend_by_cudnn if is_cudnn_first and _wants_cudnn() else _attend
     _use_attention(gm, attend)
     functional: Any = torch.nn.functional
+    before = functional.scaled_dot_product_attention
     functional.scaled_dot_product_attention = attend  # in functions that dynamo leaves whole: `MultiheadAttention`'s
     try:
         with decomposed_as_on_gpu():
             yield
     finally:
-        functional.scaled_dot_product_attention = _OWN_ATTENTION
+        functional.scaled_dot_product_attention = before
 
 
 @contextlib.contextmanager
