@@ -73,6 +73,7 @@ class Builder:
             access=tuple(tuple(places.setdefault(way, len(places)) for way in row) for row in self._ways()),
             ways=tuple(places),
             elements=tuple(row.get("elements", row["size"]) for row in rows),
+            loops=tuple(row.get("loops", 0) for row in rows),
             operations=tuple(row.get("operations", 1) for row in rows),
             constants=tuple(row.get("constants", ()) for row in rows),
             addend=tuple(row.get("addend", Addend.BY_OP) for row in rows),

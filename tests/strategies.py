@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from torch import Tensor
 
 from rematpass.solve.order import must_keep, order_backward
-from rematpass.solve.program import Addend, Decision, Kind, Program
+from rematpass.solve.program import DEPTHS, Addend, Decision, Kind, Program
 
 from .programs import EXTERN, INPUT, PART, POINTWISE, REDUCTION, VIEW, Builder
 
@@ -116,6 +116,7 @@ def _forward_op(draw: st.DrawFn, b: Builder, values: list[int]) -> int:
         }
         size = draw(SIZES)
         flags["elements"] = size // draw(st.sampled_from([1, 1, 2]))
+        flags["loops"] = draw(st.sampled_from([1, 1, 2, DEPTHS + 1]))
         return b.add(kind, *inputs, size=size, ns=draw(TIMES), **flags)
     if kind is EXTERN:  # what readers add is one step, whatever the op itself is
         flags["addend"] = draw(st.sampled_from([Addend.BY_OP, *Addend]))

@@ -11,7 +11,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 
 from ..errors import SplitError
-from ..solve.program import STRAIGHT, Addend, Kind, Program, Schedule, Way, through
+from ..solve.program import DEPTHS, STRAIGHT, Addend, Kind, Program, Schedule, Way, through
 
 _FROM_MEMORY = (Kind.EXTERN, Kind.PART)
 _REDUCED = (Kind.REDUCTION, Kind.PART)
@@ -264,7 +264,14 @@ class _Half:
         return bool(found)
 
     def _have_same_loops(self, kernels: Sequence[int], sources: dict[int, set[Load]]) -> bool:
-        """Whether none reads anything turned or in part, and what is smaller is read alike, or by one of them only."""
+        """Whether none reads anything turned or in part, and what is smaller is read alike, or by one of them only.
+
+        The first is what the others read. Where they go through as many dimensions, these are the same.
+        """
+        program = self._program
+        first, *others = [program.loops[self._storages[k].op] for k in kernels if program.loops] or [0]
+        if any(other != first and (other - first) % DEPTHS == 0 for other in others):
+            return False
         shapes = set[frozenset[tuple[int, int]]]()
         for k in kernels:
             size = self._storages[k].size

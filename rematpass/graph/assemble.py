@@ -11,7 +11,7 @@ from collections.abc import Sequence
 
 from .. import torch_compat
 from ..cost.values import Prices, ValueWork
-from ..solve.program import Kind, Program
+from ..solve.program import DEPTHS, Kind, Program
 from .capture import JointProgram
 from .constraints import Constraints
 from .facts import Facts
@@ -107,12 +107,20 @@ def build_program(
         access=tuple(v.access for v in values),
         ways=facts.ways,
         elements=tuple(math.prod(v.shape) for v in values),
+        loops=() if torch_compat.merges_loops_first(facts.device_type) else _loops_of(facts),
         operations=tuple(v.operations for v in values),
         constants=tuple(v.constants for v in values),
         most_operations=torch_compat.most_operations(facts.device_type),
         addend=tuple(v.addend for v in values) if any(v.addend for v in values) else (),
         is_ahead=is_ahead if any(is_ahead) else (),
     )
+
+
+def _loops_of(facts: Facts) -> tuple[int, ...]:
+    """`loops` of `Program`: one for each size but 1."""
+    sizes = [tuple(size for size in value.shape if size != 1) for value in facts.values]
+    numbers = {shape: i for i, shape in enumerate(dict.fromkeys(sizes))}
+    return tuple(numbers[shape] * DEPTHS + len(shape) for shape in sizes)
 
 
 def _in_forward(

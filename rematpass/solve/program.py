@@ -62,6 +62,8 @@ A single element that many read is repeated 0 times: it is the same one whatever
 STRAIGHT: Way = ((), 1)
 TURN_KINDS, CLOSED_UP = 4, 2
 
+DEPTHS = 64
+
 
 def through(first: Way, then: Way) -> Way:
     """What is addressed in the first way, addressed in another."""
@@ -88,6 +90,8 @@ class Program:
         root: per op, the op whose storage its value lives in (itself unless VIEW).
         size_bytes: per op, bytes of the storage it allocates (0 for VIEW, SYMBOL and forward INPUT).
         elements: per op, of its result. Empty: as many as bytes.
+        loops: per op, which loops go through its result, a number that leaves how deep they are if divided by `DEPTHS`.
+            Equally deep ones through other sizes never become one kernel. Empty: loops are merged first, all may.
         duration_ns: per op, time of running it once more.
         workspace_bytes: per op, scratch while it runs.
         is_backward: per op, depends on a gradient: runs once, in the backward.
@@ -144,6 +148,7 @@ class Program:
     access: tuple[tuple[int, ...], ...] = ()
     ways: tuple[Way, ...] = (STRAIGHT,)
     elements: tuple[int, ...] = ()
+    loops: tuple[int, ...] = ()
     operations: tuple[int, ...] = ()
     constants: tuple[tuple[int, ...], ...] = ()
     most_operations: int = 50
@@ -225,6 +230,7 @@ class Program:
             self.kind,
             self.size_bytes,
             self.elements or self.size_bytes,
+            self.loops or (0,) * len(self),
             of_roots,
             self.duration_ns,
             self.workspace_bytes,

@@ -213,6 +213,13 @@ def most_operations(device_type: str) -> int:
     return _fusion_limit("opcount", device_type, 30)
 
 
+def merges_loops_first(device_type: str) -> bool:
+    """Whether Inductor merges the loops of a result before it looks for others to make one kernel with (2.11-2.15)."""
+    from torch._inductor import config
+
+    return device_type == "cpu" or not config.loop_ordering_after_fusion
+
+
 def adds_half_bias_in_matmul() -> bool:
     """Whether biases of 16 bits stay with their product on a GPU (where torch has no option for it, none stays)."""
     from torch._inductor import config

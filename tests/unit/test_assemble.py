@@ -5,7 +5,7 @@ import torch
 from torch.nn import functional
 
 from rematpass.pipeline import collect_inputs
-from rematpass.solve.program import Kind
+from rematpass.solve.program import DEPTHS, Kind
 from rematpass.solve.search import Frontier
 from tests.tracing import joint_of, toy_settings
 
@@ -67,3 +67,17 @@ def test_prices_are_those_of_the_device():
     assert times["mm"] == 2 * 4 * 4 * 8 + 10
     assert times["relu"] == 64 + 64 + 10
     assert times["t"] == 0
+
+
+def grouped(x):
+    return x.view(2, 2, 3, 4).sin().view(2, 6, 4).cos().sum()
+
+
+def test_on_a_gpu_loops_through_as_many_dimensions_of_other_sizes_stay_apart():
+    """Groups of channels and channels alike are one loop on a CPU."""
+    assert inputs_of(grouped, 2, 6, 4).program.loops == ()
+    joint = joint_of(grouped, [torch.ones(2, 6, 4, requires_grad=True)])
+    inputs = collect_inputs(joint, toy_settings(device_type="cuda"))
+    loops = {value.op: inputs.program.loops[i] for i, value in reversed(list(enumerate(inputs.facts.values)))}
+    assert loops["sin"] % DEPTHS == 4
+    assert loops["cos"] % DEPTHS == 3

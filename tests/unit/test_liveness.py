@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 
 from rematpass.check.timeline import recount
 from rematpass.solve.liveness import find_lives, find_put_off, list_alive, simulate
-from rematpass.solve.program import Kind, Schedule
+from rematpass.solve.program import DEPTHS, Kind, Schedule
 from tests.naive_simulator import Half, naive_timeline
 from tests.programs import EXTERN, PART, POINTWISE, REDUCTION, Builder, forward_bytes
 from tests.strategies import programs, stacked_programs
@@ -233,15 +233,19 @@ def test_without_fusion_nothing_needs_a_mark():
 class TestNeighbours:
     """A result that several read, of an expensive function, so that it is stored, and its readers."""
 
-    def live(self, *, is_between=False, is_elsewhere=False, result_size=160, elements=None):
+    def live(
+        self, *, is_between=False, is_elsewhere=False, is_late=False, result_size=160, elements=None, loops=(0, 0)
+    ):
         b = Builder()
         long, short = ({"elements": n} if elements else {} for n in (40, elements))
+        long["loops"], short["loops"] = loops
         x = b.add(EXTERN, b.given(160), size=160, **long)
         shared = b.add(POINTWISE, x, size=160, is_heavy=True, **long)
         if is_between:
             b.add(EXTERN, x, size=8)
         y = b.add(POINTWISE, shared, b.add(POINTWISE, shared, size=160, **long), size=result_size, **short)
-        z = b.add(EXTERN, y, shared if is_elsewhere else y, size=8)
+        others = [shared] * is_elsewhere + [x] * is_late
+        z = b.add(EXTERN, y, *others, size=8)
         program = b.finish([z], [], is_fusing=True)
         moments = simulate(program, Schedule(tuple(range(len(program))), ())).forward_bytes
         return [live - program.static_bytes for live in moments]
@@ -261,6 +265,12 @@ class TestNeighbours:
         live = self.live(result_size=80, elements=40)
         assert live == [160, 160, 160, 240, 88]
         assert self.live(result_size=80, elements=40, is_elsewhere=True)[-1] == 248
+
+    def test_loops_as_deep_through_other_sizes_do_not_become_one(self):
+        narrow = {"result_size": 80, "elements": 40, "is_late": True}
+        assert self.live(**narrow)[1:4] == [160, 160, 240]
+        assert self.live(**narrow, loops=(4, DEPTHS + 4))[1:4] == [320, 320, 400]
+        assert self.live(**narrow, loops=(4, DEPTHS + 3)) == self.live(**narrow)
 
 
 class TestRandomNumbers:

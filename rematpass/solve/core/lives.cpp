@@ -93,7 +93,10 @@ private:
         const Stored& fusion = half_.fusion;
         if (one_.empty() || !fusion.is_source[i] || half_.end[i] != one_[0] || !find_readers(i)) return false;
         std::vector<Loops> loops{find_loops(program_, fusion.loads(i), half_.size, i)};
-        for (int r : readers_) loops.push_back(find_loops(program_, fusion.loads(r), half_.size, r));
+        for (int r : readers_) {
+            if (program_.have_other_loops(half_.trace.ops[i], half_.trace.ops[r])) return false;
+            loops.push_back(find_loops(program_, fusion.loads(r), half_.size, r));
+        }
         const auto elements = [&](int r) { return program_.elements_of(half_.trace.ops[r]); };
         return have_same_loops(loops) && elements(i) == elements(one_[0]);
     }

@@ -18,6 +18,7 @@ enum Addend : signed char { BY_OP, BY_POINTWISE, BY_READERS };
 // How a storage is addressed: what picks or reorders elements, and how often all of it is repeated; see program.py.
 using Way = std::pair<std::vector<Int>, Int>;
 constexpr Int TURN_KINDS = 4, CLOSED_UP = 2;
+constexpr Int DEPTHS = 64;
 
 // Numbers for ways: those of a program first, then what they combine to, as it is met.
 class CombineWays {
@@ -48,6 +49,7 @@ struct Program {
     Rows<Int> outside, constants;
     std::vector<Int> operations;  // empty: 1 each
     std::vector<Int> elements;    // empty: as many as bytes
+    std::vector<Int> loops;       // empty: all fit
     std::vector<int> forward_outputs, backward_outputs;
     Int static_bytes = 0, most_operations = 0;
     int most_reads = 0;
@@ -65,6 +67,9 @@ struct Program {
     bool is_guarded(int op) const { return is_scatter(op) || (!is_joined.empty() && is_joined[op]); }
     Int operations_of(int op) const { return operations.empty() ? 1 : operations[op]; }
     Int elements_of(int op) const { return elements.empty() ? size_bytes[op] : elements[op]; }
+    bool have_other_loops(int a, int b) const {
+        return !loops.empty() && loops[a] != loops[b] && loops[a] % DEPTHS == loops[b] % DEPTHS;
+    }
     // Operations and constants.
     Int length(int op) const { return operations_of(op) + (constants.size() ? constants[op].size() : 0); }
     // The same of what readers still do to what is stored of a reduction, or of one of its results.
