@@ -17,6 +17,7 @@ class Builder:
     """Appends ops; `finish` works out sides and roots as the front end does."""
 
     static_bytes: int = 0
+    is_broadcast_shared: bool = False
     rows: list[dict] = field(default_factory=list)
 
     def add(self, kind: Kind, *inputs: int, size: int = 0, ns: int = 0, **flags) -> int:
@@ -71,6 +72,8 @@ class Builder:
             static_bytes=self.static_bytes,
             is_fusing=is_fusing,
             access=tuple(tuple(places.setdefault(way, len(places)) for way in row) for row in self._ways()),
+            broadcasts=tuple((row.get("broadcasts", False),) * len(row["inputs"]) for row in rows),
+            is_broadcast_shared=self.is_broadcast_shared,
             ways=tuple(places),
             elements=tuple(row.get("elements", row["size"]) for row in rows),
             loops=tuple(row.get("loops", 0) for row in rows),

@@ -116,6 +116,7 @@ def _forward_op(draw: st.DrawFn, b: Builder, values: list[int]) -> int:
         }
         size = draw(SIZES)
         flags["elements"] = size // draw(st.sampled_from([1, 1, 2]))
+        flags["broadcasts"] = draw(st.integers(0, 4)) == 0
         flags["loops"] = draw(st.sampled_from([1, 1, 2, DEPTHS + 1]))
         return b.add(kind, *inputs, size=size, ns=draw(TIMES), **flags)
     if kind is EXTERN:  # what readers add is one step, whatever the op itself is

@@ -87,6 +87,7 @@ class _Storage:
     size: int
     reads: set[Load]
     readers: list[int] = field(default_factory=list)
+    is_broadcast: bool = False
     outside: set[Load] = field(default_factory=set)
     is_fused: bool = False
     is_heavy: bool = False
@@ -132,6 +133,9 @@ class _Half:
             new = len(self._storages)
             for s, _ in reads:
                 self._storages[s].readers.append(new)
+            for u in self._broadcast(v):
+                if (s := self.place.get(u)) is not None:
+                    self._storages[s].is_broadcast = True
             storage = _Storage(v, len(self._ops), self._program.size_bytes[v], reads)
             storage.outside = {(root, way) for u, way in operands if self._is_input(root := self._program.root[u])}
             self._storages.append(storage)
@@ -143,6 +147,13 @@ class _Half:
         """How `v` addresses what it reads, input by input."""
         program = self._program
         return [program.ways[w] for w in program.access[v]] if program.access else [STRAIGHT] * len(program.inputs[v])
+
+    def _broadcast(self, v: int) -> list[int]:
+        """What `v` reads of which it goes through elements several times."""
+        pairs = zip(
+            self._program.inputs[v], self._program.broadcasts[v] if self._program.broadcasts else (), strict=False
+        )
+        return [u for u, is_broadcast in pairs if is_broadcast]
 
     def _is_input(self, v: int) -> bool:
         return self._program.kind[v] is Kind.INPUT and not self._program.is_backward[v]
@@ -196,8 +207,9 @@ class _Half:
             storage.is_heavy = program.is_heavy[storage.op] or any(self._storages[s].is_heavy for s, _ in fused)
             kinds = [program.kind[self._storages[r].op] for r in storage.readers]
             is_needed = i in held or any(kind in _FROM_MEMORY for kind in kinds)
-            is_shared = len(kinds) > 1
-            most = _MOST_READS_SHARED if is_shared else program.most_reads
+            is_shared = len(kinds) > 1 or storage.is_broadcast
+            has_few = len(kinds) <= 1 and not (storage.is_broadcast and program.is_broadcast_shared)
+            most = program.most_reads if has_few else _MOST_READS_SHARED
             if program.reads_often and any(program.reads_often[self._storages[r].op] for r in storage.readers):
                 most = min(most, 1)
             inner = ({(t, through(first, way)) for t, first in self._storages[s].steps} for s, way in fused)

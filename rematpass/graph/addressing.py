@@ -33,6 +33,8 @@ _MOVING = words(
 )
 # What puts its second operand into a part of the first.
 _PLACING = words("select_scatter slice_scatter")
+# What has elements of another shape than its operand.
+PICKING = _MOVING | _PLACING
 _SLICING = words("slice slice_scatter")
 
 

@@ -105,6 +105,8 @@ def build_program(
         is_fusing=is_fusing,
         most_reads=torch_compat.most_reads(facts.device_type),
         access=tuple(v.access for v in values),
+        broadcasts=tuple(v.broadcasts for v in values),
+        is_broadcast_shared=torch_compat.is_broadcast_shared(),
         ways=facts.ways,
         elements=tuple(math.prod(v.shape) for v in values),
         loops=() if torch_compat.merges_loops_first(facts.device_type) else _loops_of(facts),

@@ -5,7 +5,8 @@ In: a `JointProgram`. Out: `Facts`, plain records without torch objects. Never p
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import math
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from types import MappingProxyType
 from typing import NamedTuple
@@ -16,7 +17,7 @@ from torch import fx
 from .. import torch_compat
 from ..declared import DeclaredOp
 from ..solve.program import STRAIGHT, Addend, Kind, Way
-from .addressing import Addressing
+from .addressing import PICKING, Addressing
 from .capture import JointProgram, device_of
 from .demands import find_asked_for, find_copied_views
 from .joins import is_stored_whole
@@ -31,9 +32,9 @@ class ValueFacts(NamedTuple):
     """One value. A named tuple, since thousands are made while a user waits.
 
     `size_bytes` is its whole storage when it owns one, else 0; `view_bytes` what it shows of it; `workspace_bytes` is
-    live beside inputs and result while it is computed; `access`, `addend`, `operations` and `constants` are as in
-    `Program`; `is_copied`: a view of which Inductor makes a copy in each half (`find_copied_views`); `labels` are the
-    user's names for it (`rematpass.name`).
+    live beside inputs and result while it is computed; `access`, `addend`, `operations`, `constants` and `broadcasts`
+    are as in `Program`; `is_copied`: a view of which Inductor makes a copy in each half (`find_copied_views`);
+    `labels` are the user's names for it (`rematpass.name`).
     """
 
     name: str
@@ -60,6 +61,7 @@ class ValueFacts(NamedTuple):
     source: str
     is_joined: bool = False
     is_copied: bool = False
+    broadcasts: tuple[bool, ...] = ()
     labels: tuple[str, ...] = ()
 
     @property
@@ -137,7 +139,8 @@ def collect_facts(
         root = values[inputs[0]].root if kind is Kind.VIEW and inputs else i
         access = addressing.note(node, kind, operands, key)
         value = _value(node, called, kind, inputs, root, access, is_owner=i == root, is_summed=node in summed)
-        values.append(value._replace(is_joined=is_joined, is_copied=node in copied))
+        broadcasts = _broadcasts(value, values)
+        values.append(value._replace(is_joined=is_joined, is_copied=node in copied, broadcasts=broadcasts))
     convolutions = filter(is_convolution, forward if is_relaid else ())
     relaid = {node.args[0]: relaid_bytes(node) for node in convolutions}  # an image that several read is copied once
     return Facts(
@@ -150,6 +153,17 @@ def collect_facts(
         open_sizes=open_sizes(node.meta.get("val") for node in joint.nodes),
         static_inputs=joint.static_inputs,
     )
+
+
+def _broadcasts(value: ValueFacts, before: Sequence[ValueFacts]) -> tuple[bool, ...]:
+    """Per input, whether its elements are repeated, by this value or by a view that it is read through.
+
+    Source: `expand` in torch/_inductor/lowering.py (2.13), which each pointwise operator calls for what is smaller.
+    """
+    may_repeat = value.op == "expand" or (value.kind is Kind.POINTWISE and value.op not in PICKING)
+    most = math.prod(value.shape) // 2 if may_repeat else 0
+    inputs = [before[u] for u in value.inputs]
+    return tuple([0 < math.prod(u.shape) <= most or (u.kind is Kind.VIEW and any(u.broadcasts)) for u in inputs])
 
 
 def _labelled(joint: JointProgram, values: list[ValueFacts]) -> tuple[ValueFacts, ...]:

@@ -113,6 +113,9 @@ class Program:
         most_reads: a fusing executor stores a pointwise result that is made from more tensors.
         access: per op and input, how it addresses the storage behind that input, as a place in `ways`. One tensor read
             in two ways counts as two. Empty: all 0.
+        broadcasts: per op and input, whether it goes through each element of it several times. A fusing executor takes
+            that for several readers where the function is expensive or long, or if `is_broadcast_shared` always.
+            Empty: none.
         ways: how a storage is addressed; at 0 stands element for element, `STRAIGHT`.
         operations: per op, steps of its function for one element, reads and constants not counted; of a reduction, or
             one of its results, those with which readers go on from what is stored. Empty: 1 each, none of reductions.
@@ -146,6 +149,8 @@ class Program:
     is_joined: tuple[bool, ...] = ()
     reads_often: tuple[bool, ...] = ()
     access: tuple[tuple[int, ...], ...] = ()
+    broadcasts: tuple[tuple[bool, ...], ...] = ()
+    is_broadcast_shared: bool = False
     ways: tuple[Way, ...] = (STRAIGHT,)
     elements: tuple[int, ...] = ()
     loops: tuple[int, ...] = ()
@@ -246,6 +251,7 @@ class Program:
             self.reads_often or (False,) * len(self),
             tuple(map(len, self.outside)),
             is_askew,
+            self.broadcasts or [()] * len(self),
             self.operations or (1,) * len(self),
             tuple(map(len, self.constants)) or (0,) * len(self),
             self.addend or (Addend.BY_OP,) * len(self),

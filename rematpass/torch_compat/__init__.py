@@ -5,6 +5,7 @@ In: torch, 2.11 to 2.15. Out: small functions with stable names and meanings. Ne
 
 from __future__ import annotations
 
+import inspect
 import sys
 from typing import Any
 
@@ -218,6 +219,18 @@ def merges_loops_first(device_type: str) -> bool:
     from torch._inductor import config
 
     return device_type == "cpu" or not config.loop_ordering_after_fusion
+
+
+def is_broadcast_shared() -> bool:
+    """Whether Inductor takes a result that is broadcast for one with several readers: no longer by itself in 2.13.
+
+    Expensive and long functions it takes for that in any version (`should_realize_on_reuse`, 2.11-2.15).
+    """
+    from torch._inductor import config, ir
+
+    asks = inspect.signature(ir.StorageBox.mark_reuse).parameters
+    is_deterministic = getattr(config, "deterministic", False) or torch.are_deterministic_algorithms_enabled()
+    return is_deterministic or "graph_reuse" not in asks
 
 
 def adds_half_bias_in_matmul() -> bool:

@@ -131,6 +131,21 @@ class Modulated(nn.Module):
         return h.square().mean()
 
 
+class Spread(nn.Module):
+    """Steps of a state-space model: an expensive function that is repeated for each of two states."""
+
+    def __init__(self):
+        super().__init__()
+        self.steps = nn.ModuleList(nn.Linear(64, 64) for _ in range(2))
+        self.states = nn.ModuleList(nn.Linear(64, 4) for _ in range(2))
+
+    def forward(self, x):
+        for step, states in zip(self.steps, self.states, strict=True):
+            into, out = states(x).chunk(2, -1)
+            x = x + (functional.softplus(step(x)).unsqueeze(-1) * into.unsqueeze(2) @ out.unsqueeze(-1)).squeeze(-1)
+        return x.square().mean()
+
+
 class Totals(nn.Module):
     """Running totals of outer products: torch adds them up, also backwards for the gradient."""
 

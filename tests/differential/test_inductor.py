@@ -154,6 +154,7 @@ KEPT_BY_US = [
     pytest.param(kept_images.Spatial, (4, 3, 64, 64), "smallest", id="the_largest_of_twenty_five"),
     pytest.param(kept_models.Heads, (4, 3, 16, 16), "smallest", id="heads_of_images"),
     pytest.param(kept_models.Modulated, (4, 8), "smallest", id="images_folded_into_each_other"),
+    pytest.param(kept_models.Spread, (16, 128, 64), "smallest", id="an_expensive_function_spread_over_states"),
     pytest.param(kept_models.Totals, (2, 64, 32), "smallest", id="running_totals"),
     pytest.param(kept_models.Sketched, (4, 3, 64, 64), "fastest", id="classes_of_a_coarse_image"),
     pytest.param(kept_models.Enlarged, (4, 3, 32, 32), "smallest", id="one_list_of_places_for_rows_and_columns"),

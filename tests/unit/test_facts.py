@@ -97,6 +97,18 @@ def test_rows_and_columns_of_a_table_are_two_loads_of_one_vector():
     assert along == ((), 6)
 
 
+def test_what_goes_through_elements_several_times_broadcasts_them():
+    def function(x):
+        y, gate = x.exp(), x.mean(1, keepdim=True).sigmoid()
+        shown = y.unsqueeze(0).expand(3, 4, 6).transpose(0, 1)
+        return (y * gate).sin().sum() + shown.cos().sum() + y[:, :3].tan().sum()
+
+    _, by_name = facts_of(function, matrix(4, 6))
+    assert by_name["mul"].broadcasts == (False, True)
+    assert by_name["cos"].broadcasts == (True,)
+    assert by_name["sin"].broadcasts == by_name["tan"].broadcasts == (False,)
+
+
 @pytest.mark.parametrize(
     ("move", "is_straight"),
     [

@@ -28,6 +28,25 @@ def test_an_expensive_value_with_two_readers_is_stored():
     assert shared(is_heavy=True) == [164, 164, 168, 172]  # p took over a
 
 
+def repeated(*, is_broadcast_shared=False, reads=1, **how):
+    """One pointwise value of 64 bytes whose one reader may go through its elements several times."""
+    b = Builder(static_bytes=100)
+    b.is_broadcast_shared = is_broadcast_shared
+    given = [b.add(EXTERN, b.given(), size=64) for _ in range(reads)]
+    p = b.add(POINTWISE, *given, size=64, **how)
+    r = b.add(POINTWISE, p, size=128, broadcasts=True)
+    live = forward_bytes(b, [*given, b.add(EXTERN, r, size=4)])
+    return live[reads + 1] - 100 - 64 * reads
+
+
+def test_what_is_broadcast_is_read_several_times():
+    assert repeated() == 128
+    assert repeated(is_heavy=True) == 192
+    assert repeated(operations=80) == 192  # one reader, one load: up to 100 otherwise
+    assert repeated(reads=5) == 128
+    assert repeated(reads=5, is_broadcast_shared=True) == 192
+
+
 @pytest.mark.parametrize("how", [{}, {"is_joined": True}, {"is_scattered": True}])
 def test_what_was_written_part_by_part_is_not_written_over(how):
     b = Builder(static_bytes=100)

@@ -46,6 +46,7 @@ struct Program {
     std::vector<char> is_anchor, is_late, may_wait, may_join;           // of `Urgency`
     std::vector<char> from_inputs;
     Rows<int> inputs, access, needs, parts;
+    Rows<int> broadcasts;  // of all ops, or empty
     Rows<Int> outside, constants;
     std::vector<Int> operations;  // empty: 1 each
     std::vector<Int> elements;    // empty: as many as bytes
@@ -53,7 +54,7 @@ struct Program {
     std::vector<int> forward_outputs, backward_outputs;
     Int static_bytes = 0, most_operations = 0;
     int most_reads = 0;
-    bool is_fusing = false;
+    bool is_fusing = false, is_broadcast_shared = false;
     mutable CombineWays combine;
 
     bool is_view(int op) const { return kind[op] == VIEW; }

@@ -90,6 +90,7 @@ Program read_program(const py::object& from) {
     program.from_inputs = column<char>(from, "from_inputs");
     program.inputs = rows<int>(from, "inputs");
     program.access = read_access(from, program.inputs);
+    program.broadcasts = rows<int>(from, "broadcasts");
     program.needs = rows<int>(from, "needs");
     program.parts = read_parts(from, program.count);
     program.outside = rows<Int>(from, "outside");
@@ -103,6 +104,7 @@ Program read_program(const py::object& from) {
     program.most_operations = from.attr("most_operations").cast<Int>();
     program.most_reads = from.attr("most_reads").cast<int>();
     program.is_fusing = from.attr("is_fusing").cast<bool>();
+    program.is_broadcast_shared = from.attr("is_broadcast_shared").cast<bool>();
     program.is_mask = mark_masks(program, column<char>(from, "is_ahead"));
     program.combine = CombineWays(from.attr("ways").cast<std::vector<Way>>());
     return program;

@@ -58,7 +58,8 @@ private:
         int readers = 0;
         bool is_needed = false;  // stored whatever it reads
         bool is_mixed = false;   // read by what is not pointwise
-        bool is_read_often = false, is_fused = false, is_apart = false, is_costly = false, has_tail = false;
+        bool is_broadcast = false, is_read_often = false;
+        bool is_fused = false, is_apart = false, is_costly = false, has_tail = false;
     };
 
     void count_readers() {
@@ -72,6 +73,7 @@ private:
                 source.is_needed |= is_extern;
                 source.is_mixed |= is_mixed;
                 source.is_read_often |= reads_often;
+                source.is_broadcast |= read.is_broadcast;
             }
         }
     }
@@ -96,7 +98,8 @@ private:
 
     int most_reads(const Instance& self) const {
         if (self.is_needed) return -1;
-        const int most = self.readers > 1 ? SHARED_READS : program_.most_reads;
+        const bool is_shared = self.readers > 1 || (self.is_broadcast && program_.is_broadcast_shared);
+        const int most = is_shared ? SHARED_READS : program_.most_reads;
         return self.is_read_often ? std::min(most, 1) : most;
     }
 
@@ -138,7 +141,7 @@ private:
         Int steps = collect_loads(i);
         bool is_costly = program_.is_heavy[op];
         for (const Read& read : trace_.reads[i]) is_costly |= at_[read.storage].is_costly;
-        const bool is_shared = self.readers > 1;
+        const bool is_shared = self.readers > 1 || self.is_broadcast;
         const auto reads = static_cast<int>(loads_.size());
         const Int longest = std::max(LONGEST, program_.most_operations);
         const Int most_steps = is_shared || reads > 1 ? program_.most_operations : longest;

@@ -7,7 +7,8 @@ namespace remat {
 namespace {
 
 const auto is_before = [](const Read& a, const Read& b) {
-    return a.storage != b.storage ? a.storage < b.storage : a.way < b.way;
+    if (a.storage != b.storage) return a.storage < b.storage;
+    return a.way != b.way ? a.way < b.way : a.is_broadcast > b.is_broadcast;
 };
 const auto is_same = [](const Read& a, const Read& b) { return a.storage == b.storage && a.way == b.way; };
 
@@ -58,7 +59,9 @@ Trace trace_sequence(const Program& program, Slice<int> sequence, Slice<int> hel
             own.clear();
             for (int k = 0; k < inputs.size(); ++k) {
                 const int source = trace.last[inputs[k]];
-                if (source >= 0 && trace.root[source] >= 0) own.push_back({trace.root[source], access[k]});
+                if (source < 0 || trace.root[source] < 0) continue;
+                const bool is_broadcast = program.broadcasts.size() && program.broadcasts[op][k];
+                own.push_back({trace.root[source], access[k], is_broadcast});
             }
             if (own.size() > 1) {
                 std::sort(own.begin(), own.end(), is_before);

@@ -9,10 +9,11 @@
 
 namespace remat {
 
-// A storage and in which way it is addressed.
+// A storage, in which way it is addressed, and whether each of its elements is read several times.
 struct Read {
     int storage;
     int way;
+    bool is_broadcast;
 };
 
 // One half as executed. Instances 0..given-1 are what it is handed, then one per executed op.
