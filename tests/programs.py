@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 
 from rematpass.solve.liveness import simulate
 from rematpass.solve.order import order_backward
-from rematpass.solve.program import STRAIGHT, Addend, Kind, Program, Way, through
+from rematpass.solve.program import STRAIGHT, TURN_KINDS, Addend, Kind, Program, Way, through
 
 INPUT, SYMBOL, VIEW, PART = Kind.INPUT, Kind.SYMBOL, Kind.VIEW, Kind.PART
 POINTWISE, REDUCTION, EXTERN = Kind.POINTWISE, Kind.REDUCTION, Kind.EXTERN
@@ -19,6 +19,7 @@ class Builder:
     static_bytes: int = 0
     is_broadcast_shared: bool = False
     rows: list[dict] = field(default_factory=list)
+    cuts: dict[int, int] = field(default_factory=dict)
 
     def add(self, kind: Kind, *inputs: int, size: int = 0, ns: int = 0, **flags) -> int:
         self.rows.append({"kind": kind, "inputs": inputs, "size": size, "ns": ns, **flags})
@@ -31,9 +32,10 @@ class Builder:
     def tangent(self, size: int) -> int:
         return self.add(INPUT, size=size, is_backward=True)
 
-    def view(self, base: int, access: int = 0) -> int:
+    def view(self, base: int, access: int = 0, cut: int = -1) -> int:
         """As the front end counts: a view that regroups addresses as its base does, another in a way of its own."""
         access = len(self.rows) + access if access else self.rows[base].get("access", 0)
+        self.cuts.setdefault(access // TURN_KINDS, cut)
         return self.add(VIEW, base, may_keep=False, access=access)
 
     def finish(self, forward_outputs: list[int], backward_outputs: list[int], *, is_fusing: bool = False) -> Program:
@@ -72,6 +74,7 @@ class Builder:
             static_bytes=self.static_bytes,
             is_fusing=is_fusing,
             access=tuple(tuple(places.setdefault(way, len(places)) for way in row) for row in self._ways()),
+            cuts=tuple(self.cuts.get(place, -1) for place in range(len(rows))),
             broadcasts=tuple((row.get("broadcasts", False),) * len(row["inputs"]) for row in rows),
             is_broadcast_shared=self.is_broadcast_shared,
             ways=tuple(places),

@@ -20,6 +20,7 @@ from .programs import EXTERN, INPUT, PART, POINTWISE, REDUCTION, VIEW, Builder
 SIZES = st.sampled_from([64, 32, 96, 128])
 GRADIENT_SIZES = st.sampled_from([4, 16, 64])
 TIMES = st.sampled_from([1, 0, 3, 10, 50])
+CUTS = st.sampled_from([-1, 0, 8, 16])
 
 
 @st.composite
@@ -91,7 +92,7 @@ def _forward_op(draw: st.DrawFn, b: Builder, values: list[int]) -> int:
     recent = [values[-1], *values[:-4:-1], *values]
     first = draw(st.sampled_from([values[-1]] * 6 + recent))
     if kind is VIEW:
-        return b.view(first, draw(st.integers(0, 1)))
+        return b.view(first, draw(st.integers(0, 1)), cut=draw(CUTS))
     flags = {"may_recompute": draw(st.integers(0, 9)) > 0, "workspace": draw(st.sampled_from([0, 0, 0, 32]))}
     inputs = tuple(dict.fromkeys([first, *draw(st.lists(st.sampled_from(recent), max_size=1))]))
     if kind is PART:
@@ -136,7 +137,7 @@ def _backward_op(
     gradient = draw(st.sampled_from([gradients[-1]] * 6 + gradients))
     kind = draw(st.sampled_from([EXTERN, POINTWISE, REDUCTION, EXTERN, VIEW, PART]))
     if kind is VIEW:
-        return b.view(gradient, draw(st.integers(0, 1)))
+        return b.view(gradient, draw(st.integers(0, 1)), cut=draw(CUTS))
     reads = [draw(st.sampled_from([mirror] * len(values) + values)) for _ in range(draw(st.sampled_from([1, 2, 0])))]
     if reads and draw(st.integers(0, 3)) == 0:  # such as 1 - tanh(x)^2: only the backward wants it, or another such
         helped = draw(st.sampled_from([reads[0], *helpers, *values]))

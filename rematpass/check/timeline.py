@@ -11,7 +11,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 
 from ..errors import SplitError
-from ..solve.program import DEPTHS, STRAIGHT, Addend, Kind, Program, Schedule, Way, through
+from ..solve.program import DEPTHS, STRAIGHT, TURN_KINDS, Addend, Kind, Program, Schedule, Way, through
 
 _FROM_MEMORY = (Kind.EXTERN, Kind.PART)
 _REDUCED = (Kind.REDUCTION, Kind.PART)
@@ -164,9 +164,10 @@ class _Half:
 
     def live_bytes(self, held: set[int | None]) -> list[int]:
         """Bytes while each op runs; the storages in `held` outlive the half."""
-        sources = self._fuse(held) if self._program.is_fusing else {}
+        ultimate = self._fuse(held) if self._program.is_fusing else {}
+        sources = {i: reads for i, reads in ultimate.items() if not self._storages[i].is_fused}
         self._find_ends(held)
-        if self._fuse_neighbours(sources):
+        if self._fuse_neighbours(ultimate):
             self._find_ends(held)
         inner: dict[int, list[int]] = {}
         for s in sources:
@@ -190,7 +191,7 @@ class _Half:
         return result
 
     def _fuse(self, held: set[int | None]) -> dict[int, set[Load]]:
-        """Mark what never reaches memory; returns, for stored pointwise results, what they read in the end."""
+        """Mark what never reaches memory; returns, for pointwise results, what they read in the end."""
         program, ultimate = self._program, dict[int, set[Load]]()
         for i, storage in enumerate(self._storages):
             if storage.born < 0 or program.kind[storage.op] is not Kind.POINTWISE:
@@ -222,7 +223,7 @@ class _Half:
             is_stored = program.is_drawn[storage.op] or (program.is_summed and program.is_summed[storage.op])
             storage.is_fused = is_fusible and not is_needed and not is_stored
             storage.is_heavy = storage.is_heavy and storage.is_fused
-        return {i: reads for i, reads in ultimate.items() if not self._storages[i].is_fused}
+        return ultimate
 
     def _is_apart(self, s: int, held: set[int | None]) -> bool:
         """Whether readers of a storage add a bias to what lies there: one more load, one more step."""
@@ -255,28 +256,40 @@ class _Half:
         scalars = {(c, way if c < 0 else STRAIGHT) for op, way in found for c in constants[op]}
         return sums + own + len(scalars)
 
-    def _fuse_neighbours(self, sources: dict[int, set[Load]]) -> bool:
+    def _fuse_neighbours(self, ultimate: dict[int, set[Load]]) -> bool:
         """Mark what only the kernel right behind it reads, element for element; says whether there is any."""
         together: list[int] = []
-        found = []
+        copied: set[int] = set()  # into what is written part by part
+        last, found = -1, []
         kernels = [i for i, storage in enumerate(self._storages) if storage.born >= 0 and not storage.is_fused]
         for i in reversed(kernels):
             storage = self._storages[i]
-            readers = [r for r in together if any(s == i for s, _ in sources[r])]
-            ways = {way for r in readers for s, way in sources[r] if s == i}
-            is_only_reader = ways == {STRAIGHT} and storage.needed_until in [self._storages[r].born for r in together]
-            is_alike = i in sources and self._have_same_loops([i, *readers], sources)
-            if is_only_reader and is_alike and self._is_as_long(storage, self._storages[together[0]]):
+            readers = [r for r in together if any(s == i for s, _ in ultimate[r])]
+            ways = {way for r in readers for s, way in ultimate[r] if s == i}
+            is_only_reader = ways == {STRAIGHT} and storage.needed_until == last and i not in copied
+            is_alike = i in ultimate and self._have_same_loops([i, *readers], ultimate)
+            if is_only_reader and is_alike and all(self._is_as_long(storage, self._storages[r]) for r in readers):
                 found.append(storage)
                 together.append(i)
             else:
-                together = [i] if i in sources else []
+                last = storage.born
+                together, copied = self._kernel_of(i, ultimate)
         for storage in found:
             storage.is_fused = True
         return bool(found)
 
+    def _kernel_of(self, i: int, ultimate: dict[int, set[Load]]) -> tuple[list[int], set[int]]:
+        """Functions that write a storage, one or part by part; what is copied into it, as it is or picked."""
+        joined = self._program.is_joined
+        if not joined or not joined[self._storages[i].op]:
+            return ([i] if i in ultimate else []), set()
+        reads = self._storages[i].reads
+        parts = [s for s, way in reads if way == STRAIGHT and self._storages[s].is_fused]
+        picked = {t for s, way in reads if way != STRAIGHT and self._storages[s].is_fused for t, _ in ultimate[s]}
+        return parts, {s for s, _ in reads} | picked
+
     def _have_same_loops(self, kernels: Sequence[int], sources: dict[int, set[Load]]) -> bool:
-        """Whether none reads anything turned or in part, and what is smaller is read alike, or by one of them only.
+        """Whether none reads anything turned, and what is smaller or a part is read alike, or by one of them only.
 
         The first is what the others read. Where they go through as many dimensions, these are the same.
         """
@@ -290,15 +303,22 @@ class _Half:
             like = [size * n // 4 for n in (1, 2, 4, 8, 16)]
             sized = [(self._storages[s].size, way) for s, way in sources[k]]
             sized += [(0, way) for _, way in self._storages[k].outside]
-            if any(turns for _, (turns, _) in sized):
+            cuts = {self._cut(turns) for _, (turns, _) in sized if turns}
+            if None in cuts or any(self._cut(turns) and times > 1 for _, (turns, times) in sized):
                 return False
-            uneven = {(times, 0) for _, (_, times) in sized if times > 1}
-            uneven |= {
-                (1, small) for small, (_, times) in sized if times <= 1 and small > _SCALAR and small not in like
-            }
+            whole = [(size, times) for size, (turns, times) in sized if not self._cut(turns)]
+            uneven = {(times, 0) for _, times in whole if times > 1} | {(0, cut) for cut in cuts if cut}
+            uneven |= {(1, small) for small, times in whole if times <= 1 and small > _SCALAR and small not in like}
             if uneven:
                 shapes.add(frozenset(uneven))
         return len(shapes) <= 1
+
+    def _cut(self, turns: tuple[int, ...]) -> int | None:
+        """How much lies together of what is picked, 0: all of it; None where elements are turned, or picked twice."""
+        known = self._program.cuts
+        cuts = [known[turn // TURN_KINDS] if 0 <= turn < TURN_KINDS * len(known) else -1 for turn in turns]
+        parts = [cut for cut in cuts if cut]
+        return None if min(cuts, default=0) < 0 or len(parts) > 1 else sum(parts)
 
     def _is_as_long(self, storage: _Storage, result: _Storage) -> bool:
         elements = self._program.elements or self._program.size_bytes

@@ -35,6 +35,7 @@ _MOVING = words(
 _PLACING = words("select_scatter slice_scatter")
 # What has elements of another shape than its operand.
 PICKING = _MOVING | _PLACING
+_SPLITTING = words("split split_with_sizes")
 _SLICING = words("slice slice_scatter")
 
 
@@ -52,12 +53,18 @@ class Addressing:
         self._apart: dict[fx.Node, frozenset[int]] = {}  # how many slices lie apart in what is made of such, or in one
         self._known: dict[Hashable, tuple[int | None, ...]] = {}
         self._names: dict[str, int] = {}
+        self._cuts: list[int] = []
         self._places: dict[Way, int] = {STRAIGHT: 0}
 
     @property
     def ways(self) -> tuple[Way, ...]:
         """What the numbers given so far stand for, in order."""
         return tuple(self._places)
+
+    @property
+    def cuts(self) -> tuple[int, ...]:
+        """Per way of picking, how many elements of the part lie together (`Program.cuts`)."""
+        return tuple(self._cuts)
 
     def note(
         self, node: fx.Node, kind: Kind, operands: Sequence[fx.Node], key: Hashable | None = None
@@ -127,10 +134,14 @@ class Addressing:
     def _picked(self, node: fx.Node) -> int:
         """The number of what a view shows of its base, or of what would show what is put into a part."""
         name, is_dense = _shown_by(node)
-        return self._number(name, 0 if is_dense else 1)
+        cut = _cut_of(node)
+        return self._number(f"{name} of {cut}", 0 if is_dense else 1, cut)
 
-    def _number(self, name: str, turn_kind: int = 1) -> int:
-        return self._names.setdefault(name, TURN_KINDS * len(self._names) + turn_kind)
+    def _number(self, name: str, turn_kind: int = 1, cut: int = -1) -> int:
+        if name not in self._names:
+            self._names[name] = TURN_KINDS * len(self._names) + turn_kind
+            self._cuts.append(cut)
+        return self._names[name]
 
 
 def _shown_by(node: fx.Node) -> tuple[str, bool]:
@@ -142,6 +153,24 @@ def _shown_by(node: fx.Node) -> tuple[str, bool]:
     behind = 2 if name in _PLACING else 1
     own = ", ".join(str(argument) for argument in (*node.args[behind:], *node.kwargs.items()))
     return f"{name.removesuffix('_scatter')}({own})", False
+
+
+def _cut_of(node: fx.Node) -> int:
+    """How many elements of the part that `_shown_by` names lie together in the whole; -1: they lie otherwise."""
+    name = base_name(node.target)
+    if name in _SPLITTING:
+        return 0  # all of them, its views are the parts
+    whole = node.all_input_nodes[0]
+    if base_name(whole.target) in _SPLITTING:
+        whole = whole.all_input_nodes[0]
+    elif name not in _SLICING or not _is_static(node) or part_of(node)[-1] != 1:
+        return -1
+    shape = _shape(node.all_input_nodes[1] if name in _PLACING else node)
+    sizes = _shape(whole)
+    cut = [axis for axis, size in enumerate(shape) if len(shape) == len(sizes) and size != sizes[axis]]
+    if len(cut) != 1:
+        return -1
+    return math.prod(shape[cut[0] :]) if math.prod(shape[: cut[0]]) > 1 else 0
 
 
 def _outer_sizes(node: fx.Node) -> frozenset[int]:

@@ -108,6 +108,7 @@ def build_program(
         broadcasts=tuple(v.broadcasts for v in values),
         is_broadcast_shared=torch_compat.is_broadcast_shared(),
         ways=facts.ways,
+        cuts=facts.cuts,
         elements=tuple(math.prod(v.shape) for v in values),
         loops=() if torch_compat.merges_loops_first(facts.device_type) else _loops_of(facts),
         operations=tuple(v.operations for v in values),

@@ -76,13 +76,15 @@ class Facts:
 
     `is_relaid`: images are laid out channels last; `relaid_bytes` are copies of inputs for that, held as long as the
     inputs; `open_sizes` dynamic dimensions that may become larger than what these figures stand for; `static_inputs`
-    the values of parameters and buffers; `ways` what `ValueFacts.access` stands for.
+    the values of parameters and buffers; `ways` what `ValueFacts.access` stands for, `cuts` as in
+    `Program`.
     """
 
     values: tuple[ValueFacts, ...]
     static_bytes: int
     device_type: str
     ways: tuple[Way, ...] = (STRAIGHT,)
+    cuts: tuple[int, ...] = ()
     is_relaid: bool = False
     relaid_bytes: int = 0
     open_sizes: tuple[OpenSize, ...] = ()
@@ -148,6 +150,7 @@ def collect_facts(
         static_bytes=_static_bytes(joint, block_bytes(device_type)),
         device_type=device_type,
         ways=addressing.ways,
+        cuts=addressing.cuts,
         is_relaid=is_relaid,
         relaid_bytes=sum(round_up(size, block_bytes(device_type)) for size in relaid.values()),
         open_sizes=open_sizes(node.meta.get("val") for node in joint.nodes),

@@ -89,6 +89,8 @@ class Program:
         inputs: per op, the values it reads.
         root: per op, the op whose storage its value lives in (itself unless VIEW).
         size_bytes: per op, bytes of the storage it allocates (0 for VIEW, SYMBOL and forward INPUT).
+        cuts: per way of picking, n // `TURN_KINDS`, how many elements lie together of what is picked: part of something
+            larger. 0: all of them; -1: it is otherwise, or unknown. Empty: all unknown.
         elements: per op, of its result. Empty: as many as bytes.
         loops: per op, which loops go through its result, a number that leaves how deep they are if divided by `DEPTHS`.
             Equally deep ones through other sizes never become one kernel. Empty: loops are merged first, all may.
@@ -152,6 +154,7 @@ class Program:
     broadcasts: tuple[tuple[bool, ...], ...] = ()
     is_broadcast_shared: bool = False
     ways: tuple[Way, ...] = (STRAIGHT,)
+    cuts: tuple[int, ...] = ()
     elements: tuple[int, ...] = ()
     loops: tuple[int, ...] = ()
     operations: tuple[int, ...] = ()

@@ -7,7 +7,7 @@ from torch import fx, nn
 from rematpass.graph.facts import collect_facts
 from rematpass.graph.operators import storage_bytes
 from rematpass.graph.origin import module_path
-from rematpass.solve.program import STRAIGHT, Kind, through
+from rematpass.solve.program import STRAIGHT, TURN_KINDS, Kind, through
 from tests.tracing import dynamo_joint_of, joint_of
 
 
@@ -83,6 +83,20 @@ def test_views_are_told_apart_by_the_elements_they_show():
     assert flat == (even[0], 3)  # all of it again and again
     assert same == STRAIGHT
     assert len({STRAIGHT, even, odd, grouped, turned}) == 5
+
+
+def test_parts_tell_how_much_of_them_lies_together():
+    def function(x):
+        y = x.exp()
+        first, second = y.chunk(2, 2)
+        views = (first, second, y[:, 1:], y[1:], y[..., ::2], y[:, 1:, 1:], y[:, 1:].flatten(1), y.select(1, 0))
+        return sum(v.sin().sum() for v in views)
+
+    facts, _ = facts_of(function, matrix(4, 3, 8))
+    cuts = [
+        [facts.cuts[turn // TURN_KINDS] for turn in facts.ways[v.access[0]][0]] for v in facts.values if v.op == "sin"
+    ]
+    assert cuts == [[0, 4], [0, 4], [16], [0], [-1], [16, 7], [16], [-1]]
 
 
 def test_what_is_empty_is_read_as_any_other():

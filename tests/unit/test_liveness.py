@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 
 from rematpass.check.timeline import recount
 from rematpass.solve.liveness import find_lives, find_put_off, list_alive, simulate
-from rematpass.solve.program import DEPTHS, Kind, Schedule
+from rematpass.solve.program import DEPTHS, TURN_KINDS, Kind, Schedule
 from tests.naive_simulator import Half, naive_timeline
 from tests.programs import EXTERN, PART, POINTWISE, REDUCTION, Builder, forward_bytes
 from tests.strategies import programs, stacked_programs
@@ -271,6 +271,38 @@ class TestNeighbours:
         assert self.live(**narrow)[1:4] == [160, 160, 240]
         assert self.live(**narrow, loops=(4, DEPTHS + 4))[1:4] == [320, 320, 400]
         assert self.live(**narrow, loops=(4, DEPTHS + 3)) == self.live(**narrow)
+
+
+class TestParts:
+    """Two parts of a gradient, from two parts of what was computed, by one expensive function; each 160 bytes."""
+
+    def live(self, *, cuts=(8, 8), is_copied=False, is_turned=False):
+        b = Builder()
+        x = b.add(EXTERN, b.given(320), size=320)
+        ways = [b.view(x, access=TURN_KINDS * k - len(b.rows), cut=cut) for k, cut in enumerate(cuts, 1)]
+        shared = b.add(POINTWISE, ways[0], size=160, is_heavy=True)
+        parts = [b.add(POINTWISE, shared, way, size=160) for way in ways]
+        if is_turned:
+            parts[1] = b.view(parts[1], access=1)
+        joined = b.add(REDUCTION, shared if is_copied else parts[0], parts[1], size=320, is_joined=True)
+        z = b.add(EXTERN, joined, x, size=8)
+        program = b.finish([z], [], is_fusing=True)
+        schedule = Schedule(tuple(range(len(program))), ())
+        counted = recount(program, schedule)
+        assert list(simulate(program, schedule).forward_bytes) == counted
+        return counted[-2] - program.static_bytes
+
+    def test_what_the_kernels_of_all_parts_read_is_one_with_them(self):
+        assert self.live() == 640
+        assert self.live(cuts=(0, 0)) == 640
+
+    def test_parts_whose_loops_differ_read_it_from_memory(self):
+        assert self.live(cuts=(8, 4)) == 800
+        assert self.live(cuts=(-1, -1)) == 800
+
+    def test_what_is_a_part_itself_or_turned_in_one_is_stored(self):
+        assert self.live(is_copied=True) == 800
+        assert self.live(is_turned=True) == 800
 
 
 class TestRandomNumbers:

@@ -2,12 +2,11 @@
 
 #include <algorithm>
 
+#include "passing.hpp"
+
 namespace remat {
 
 namespace {
-
-// What is no larger is read alike in any loops.
-constexpr Int SCALAR_BYTES = 8;
 
 // What is held as a view keeps its whole base alive, counted once per base; views of inputs cost nothing.
 std::vector<Int> find_sizes(const Program& program, const Trace& trace) {
@@ -24,104 +23,6 @@ std::vector<Int> find_sizes(const Program& program, const Trace& trace) {
     }
     return size;
 }
-
-// What distinguishes the loops of a kernel: how often it goes through what is smaller (0, times), or how small that
-// is (1, size).
-struct Loops {
-    bool is_known = true;  // false where something is read in another order than it lies in, or in part
-    std::vector<std::pair<int, Int>> special;
-};
-
-bool is_share(Int size, Int made) {
-    for (Int n : {1, 2, 4, 8, 16}) {
-        if (size == made * n / 4) return true;
-    }
-    return false;
-}
-
-Loops find_loops(const Program& program, Slice<Int> loads, const std::vector<Int>& sizes, int made) {
-    const Int width = static_cast<Int>(sizes.size()) + 1;
-    Loops found;
-    for (Int u : loads) {
-        const Way& way = program.combine.way(u >= 0 ? u / width : (-1 - u) / program.count);
-        if (!way.first.empty()) {
-            found.is_known = false;
-            return found;
-        }
-        const Int size = u >= 0 ? sizes[u % width] : 0;
-        if (way.second > 1) {
-            found.special.emplace_back(0, way.second);
-        } else if (size > SCALAR_BYTES && !is_share(size, sizes[made])) {
-            found.special.emplace_back(1, size);
-        }
-    }
-    std::sort(found.special.begin(), found.special.end());
-    found.special.erase(std::unique(found.special.begin(), found.special.end()), found.special.end());
-    return found;
-}
-
-// Those that go through all alike fit to any others.
-bool have_same_loops(const std::vector<Loops>& all) {
-    const Loops* first = nullptr;
-    for (const Loops& loops : all) {
-        if (!loops.is_known) return false;
-        if (loops.special.empty()) continue;
-        if (first && first->special != loops.special) return false;
-        first = &loops;
-    }
-    return true;
-}
-
-// Results that only the very next kernel reads, element for element: the two become one, and so do more. Not where one
-// of them reads slices or the like, or what both read of fewer elements they read differently: their loops are others,
-// then.
-class PassingOn {
-public:
-    PassingOn(const Program& program, const Half& half) : program_(program), half_(half), width_(half.count() + 1) {}
-
-    // To be asked of the last instance first; of those behind, it is known when they run and end.
-    bool is_one_with_next(int i) {
-        if (i < half_.trace.given || !half_.is_stored[i] || half_.trace.root[i] != i) return false;
-        const bool is_one = may_be_one_with_next(i);
-        if (!is_one) one_.clear();
-        if (is_one || half_.fusion.is_source[i]) one_.push_back(i);
-        return is_one;
-    }
-
-private:
-    bool may_be_one_with_next(int i) {
-        const Stored& fusion = half_.fusion;
-        if (one_.empty() || !fusion.is_source[i] || half_.end[i] != one_[0] || !find_readers(i)) return false;
-        std::vector<Loops> loops{find_loops(program_, fusion.loads(i), half_.size, i)};
-        for (int r : readers_) {
-            if (program_.have_other_loops(half_.trace.ops[i], half_.trace.ops[r])) return false;
-            loops.push_back(find_loops(program_, fusion.loads(r), half_.size, r));
-        }
-        const auto elements = [&](int r) { return program_.elements_of(half_.trace.ops[r]); };
-        return have_same_loops(loops) && elements(i) == elements(one_[0]);
-    }
-
-    // Those of the next kernel that load instance `i`; whether there are any, and all do it element for element.
-    bool find_readers(int i) {
-        readers_.clear();
-        for (int r : one_) {
-            bool is_read = false;
-            for (Int u : half_.fusion.loads(r)) {
-                if (u < 0 || u % width_ != i) continue;
-                if (u != i) return false;
-                is_read = true;
-            }
-            if (is_read) readers_.push_back(r);
-        }
-        return !readers_.empty();
-    }
-
-    const Program& program_;
-    const Half& half_;
-    const Int width_;
-    std::vector<int> one_;  // what becomes one kernel, the last first
-    std::vector<int> readers_;
-};
 
 // When each instance reads, and the last moment each storage is needed. What is fused into a reader is needed when
 // that reader runs, and so is what is passed on, which is not stored then.

@@ -50,6 +50,7 @@ struct Program {
     Rows<Int> outside, constants;
     std::vector<Int> operations;  // empty: 1 each
     std::vector<Int> elements;    // empty: as many as bytes
+    std::vector<Int> cuts;        // by turn, of `TURN_KINDS`
     std::vector<Int> loops;       // empty: all fit
     std::vector<int> forward_outputs, backward_outputs;
     Int static_bytes = 0, most_operations = 0;

@@ -96,6 +96,7 @@ Program read_program(const py::object& from) {
     program.outside = rows<Int>(from, "outside");
     program.constants = rows<Int>(from, "constants");
     program.elements = column<Int>(from, "elements");
+    program.cuts = column<Int>(from, "cuts");
     program.loops = column<Int>(from, "loops");
     program.operations = column<Int>(from, "operations");
     program.forward_outputs = column<int>(from, "forward_outputs");
