@@ -93,9 +93,10 @@ def _fuse_what_owns_its_place(original: Any) -> classmethod[Any, Any, bool]:
 def _is_part(node: Any) -> bool:
     """Whether a result lies in a larger one, or that of the reduction which ends it where it is split."""
     from torch._inductor.ir import NonOwningLayout
-    from torch._inductor.scheduler import MixOrderReduction
+    from torch._inductor.scheduler import MixOrderReduction, OutputNode
 
     made = node.get_outputs()
     if MixOrderReduction.is_split_reduction(node):
-        made = [last for buffer in made for user in buffer.users for last in user.node.get_outputs()]
+        readers = [user.node for buffer in made for user in buffer.users if not isinstance(user.node, OutputNode)]
+        made = [last for reader in readers for last in reader.get_outputs()]
     return any(isinstance(getattr(buffer.node, "layout", None), NonOwningLayout) for buffer in made)

@@ -6,8 +6,9 @@ from types import SimpleNamespace
 import pytest
 import torch
 from torch import nn
+from torch._inductor.dependencies import StarDep
 from torch._inductor.ir import NonOwningLayout
-from torch._inductor.scheduler import MixOrderReduction
+from torch._inductor.scheduler import MixOrderReduction, OutputNode
 from torch.nn import functional
 
 import rematpass
@@ -92,4 +93,6 @@ def test_parts_of_a_gradient_are_written(monkeypatch):
         assert MixOrderReduction.can_fuse(whole, split)
         assert not MixOrderReduction.can_fuse(whole, Reduction(part))
         assert not MixOrderReduction.can_fuse(Reduction(own, last=Reduction(part)), whole)
+        returned = Reduction(own, last=OutputNode(StarDep("own")))
+        assert MixOrderReduction.can_fuse(returned, whole)
     assert MixOrderReduction.can_fuse(whole, Reduction(part))
