@@ -18,6 +18,7 @@ class Builder:
 
     static_bytes: int = 0
     is_broadcast_shared: bool = False
+    is_unmerged: bool = False  # loops before fusion
     rows: list[dict] = field(default_factory=list)
     cuts: dict[int, int] = field(default_factory=dict)
 
@@ -79,7 +80,7 @@ class Builder:
             is_broadcast_shared=self.is_broadcast_shared,
             ways=tuple(places),
             elements=tuple(row.get("elements", row["size"]) for row in rows),
-            loops=tuple(row.get("loops", 0) for row in rows),
+            loops=tuple(row.get("loops", 0) for row in rows) if self.is_unmerged else (),
             operations=tuple(row.get("operations", 1) for row in rows),
             constants=tuple(row.get("constants", ()) for row in rows),
             addend=tuple(row.get("addend", Addend.BY_OP) for row in rows),

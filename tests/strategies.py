@@ -6,7 +6,7 @@ Random torch-free programs (tangled ones, and stacks of equal blocks), and rando
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import torch
 from hypothesis import strategies as st
@@ -26,7 +26,7 @@ CUTS = st.sampled_from([-1, 0, 8, 16])
 @st.composite
 def programs(draw: st.DrawFn, *, most_forward: int = 10, most_backward: int = 8, is_fusing: bool = False) -> Program:
     """Forward DAG, then backward ops that read gradients and forward values, later ones first. No dead code."""
-    b = Builder()
+    b = Builder(is_unmerged=draw(st.booleans()), is_broadcast_shared=draw(st.booleans()))
     values = [b.given(draw(SIZES)) for _ in range(draw(st.integers(1, 2)))]
     for _ in range(draw(st.integers(min(3, most_forward), most_forward))):
         values.append(_forward_op(draw, b, values))
@@ -160,7 +160,7 @@ def _without_dead_code(b: Builder, outputs: list[int], returned: list[int], is_f
     alive = b._ancestors([*outputs, *returned])
     alive |= {v for v, row in enumerate(b.rows) if row["kind"] is INPUT}
     number = {v: i for i, v in enumerate(sorted(alive))}
-    clean = Builder(b.static_bytes)
+    clean = replace(b, rows=[])
     for v in sorted(alive):
         clean.rows.append({**b.rows[v], "inputs": tuple(number[u] for u in b.rows[v]["inputs"])})
     return clean.finish([number[v] for v in outputs], [number[v] for v in returned], is_fusing=is_fusing)

@@ -260,19 +260,21 @@ class _Half:
         """Mark what only the kernel right behind it reads, element for element; says whether there is any."""
         together: list[int] = []
         copied: set[int] = set()  # into what is written part by part
-        last, found = -1, []
+        moments: list[int] = []  # at which the kernel, or what became one with it, runs
+        found = []
         kernels = [i for i, storage in enumerate(self._storages) if storage.born >= 0 and not storage.is_fused]
         for i in reversed(kernels):
             storage = self._storages[i]
             readers = [r for r in together if any(s == i for s, _ in ultimate[r])]
             ways = {way for r in readers for s, way in ultimate[r] if s == i}
-            is_only_reader = ways == {STRAIGHT} and storage.needed_until == last and i not in copied
+            is_only_reader = ways == {STRAIGHT} and storage.needed_until in moments and i not in copied
             is_alike = i in ultimate and self._have_same_loops([i, *readers], ultimate)
             if is_only_reader and is_alike and all(self._is_as_long(storage, self._storages[r]) for r in readers):
                 found.append(storage)
                 together.append(i)
+                moments.append(storage.born)
             else:
-                last = storage.born
+                moments = [storage.born]
                 together, copied = self._kernel_of(i, ultimate)
         for storage in found:
             storage.is_fused = True
@@ -289,29 +291,32 @@ class _Half:
         return parts, {s for s, _ in reads} | picked
 
     def _have_same_loops(self, kernels: Sequence[int], sources: dict[int, set[Load]]) -> bool:
-        """Whether none reads anything turned, and what is smaller or a part is read alike, or by one of them only.
+        """Whether the loops of all are the same, the first of which is what the others read.
 
-        The first is what the others read. Where they go through as many dimensions, these are the same.
+        Merged ones are where none reads anything turned, and what is smaller or a part is read alike, or by one of
+        them only. Others are those through as many dimensions of the same sizes, where but one reads anything turned.
         """
         program = self._program
-        first, *others = [program.loops[self._storages[k].op] for k in kernels if program.loops] or [0]
-        if any(other != first and (other - first) % DEPTHS == 0 for other in others):
-            return False
-        shapes = set[frozenset[tuple[int, int]]]()
-        for k in kernels:
-            size = self._storages[k].size
-            like = [size * n // 4 for n in (1, 2, 4, 8, 16)]
-            sized = [(self._storages[s].size, way) for s, way in sources[k]]
-            sized += [(0, way) for _, way in self._storages[k].outside]
-            cuts = {self._cut(turns) for _, (turns, _) in sized if turns}
-            if None in cuts or any(self._cut(turns) and times > 1 for _, (turns, times) in sized):
-                return False
-            whole = [(size, times) for size, (turns, times) in sized if not self._cut(turns)]
-            uneven = {(times, 0) for _, times in whole if times > 1} | {(0, cut) for cut in cuts if cut}
-            uneven |= {(1, small) for small, times in whole if times <= 1 and small > _SCALAR and small not in like}
-            if uneven:
-                shapes.add(frozenset(uneven))
-        return len(shapes) <= 1
+        found = [self._uneven_loads(k, sources[k]) for k in kernels]
+        if not program.loops:
+            return None not in found and len({loads for loads in found if loads}) <= 1
+        first, *others = [program.loops[self._storages[k].op] for k in kernels]
+        are_others = any(other != first and (other - first) % DEPTHS == 0 for other in others)
+        return not are_others and found.count(None) <= 1
+
+    def _uneven_loads(self, k: int, loads: Iterable[Load]) -> frozenset[tuple[int, int]] | None:
+        """What a kernel reads that is smaller, or part of something; None if it reads anything turned."""
+        size = self._storages[k].size
+        like = [size * n // 4 for n in (1, 2, 4, 8, 16)]
+        sized = [(self._storages[s].size, way) for s, way in loads]
+        sized += [(0, way) for _, way in self._storages[k].outside]
+        cuts = {self._cut(turns) for _, (turns, _) in sized if turns}
+        if None in cuts or any(self._cut(turns) and times > 1 for _, (turns, times) in sized):
+            return None
+        whole = [(size, times) for size, (turns, times) in sized if not self._cut(turns)]
+        uneven = {(times, 0) for _, times in whole if times > 1} | {(0, cut) for cut in cuts if cut}
+        uneven |= {(1, small) for small, times in whole if times <= 1 and small > _SCALAR and small not in like}
+        return frozenset(uneven)
 
     def _cut(self, turns: tuple[int, ...]) -> int | None:
         """How much lies together of what is picked, 0: all of it; None where elements are turned, or picked twice."""

@@ -30,8 +30,7 @@ def test_an_expensive_value_with_two_readers_is_stored():
 
 def repeated(*, is_broadcast_shared=False, reads=1, **how):
     """One pointwise value of 64 bytes whose one reader may go through its elements several times."""
-    b = Builder(static_bytes=100)
-    b.is_broadcast_shared = is_broadcast_shared
+    b = Builder(static_bytes=100, is_broadcast_shared=is_broadcast_shared)
     given = [b.add(EXTERN, b.given(), size=64) for _ in range(reads)]
     p = b.add(POINTWISE, *given, size=64, **how)
     r = b.add(POINTWISE, p, size=128, broadcasts=True)

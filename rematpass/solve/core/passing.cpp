@@ -97,7 +97,10 @@ bool PassingOn::may_be_one_with_next(int i) {
         if (program_.have_other_loops(half_.trace.ops[i], half_.trace.ops[r])) return false;
         loops.push_back(find_loops(program_, fusion.loads(r), half_.size, r));
     }
-    return have_same_loops(loops);
+    // Loops that are not merged are those of their results: sizes tell all, if not of what is read in two other orders.
+    const auto is_turned = [](const Loops& own) { return !own.is_known; };
+    const bool is_unmerged = !program_.loops.empty();
+    return is_unmerged ? std::count_if(loops.begin(), loops.end(), is_turned) <= 1 : have_same_loops(loops);
 }
 
 // Those of the next kernel that load instance `i`; whether there are any, and all do it element for element.
