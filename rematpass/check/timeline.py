@@ -150,9 +150,9 @@ class _Half:
 
     def _broadcast(self, v: int) -> list[int]:
         """What `v` reads of which it goes through elements several times."""
-        pairs = zip(
-            self._program.inputs[v], self._program.broadcasts[v] if self._program.broadcasts else (), strict=False
-        )
+        if not self._program.broadcasts:
+            return []
+        pairs = zip(self._program.inputs[v], self._program.broadcasts[v], strict=True)
         return [u for u, is_broadcast in pairs if is_broadcast]
 
     def _is_input(self, v: int) -> bool:
@@ -313,7 +313,7 @@ class _Half:
         cuts = {self._cut(turns) for _, (turns, _) in sized if turns}
         if None in cuts or any(self._cut(turns) and times > 1 for _, (turns, times) in sized):
             return None
-        whole = [(size, times) for size, (turns, times) in sized if not self._cut(turns)]
+        whole = [(of, times) for of, (turns, times) in sized if not self._cut(turns)]
         uneven = {(times, 0) for _, times in whole if times > 1} | {(0, cut) for cut in cuts if cut}
         uneven |= {(1, small) for small, times in whole if times <= 1 and small > _SCALAR and small not in like}
         return frozenset(uneven)
